@@ -1,0 +1,27 @@
+package accel
+
+// Names of the device group attributes. Memory attributes carry the unit MiB. A group per card (shared, mig)
+// and the descriptor of a whole card have all of them that are known; a group of whole cards has those that are
+// the same for each of its cards.
+const (
+	AttrUUID       = "uuid"           // identity of the card
+	AttrIndex      = "index"          // display index on the node
+	AttrPCI        = "pci_bus_id"     // PCI address
+	AttrNUMA       = "numa_node"      // NUMA node
+	AttrMemory     = "memory"         // memory of the card, MiB
+	AttrUnitMemory = "unit_memory"    // memory of one instance, MiB; the card's for whole cards
+	AttrDriver     = "driver_version" // version of the kernel driver
+	AttrModel      = "model"          // model name, see ModelName
+	AttrForm       = "form"           // whole, shared, mig or partition
+	AttrPolicy     = "form_policy"    // auto when the form may be switched by intent, fixed otherwise
+	AttrModes      = "modes"          // probed sharing modes, comma separated
+	AttrState      = "state"          // ok or bad; mirrors health, so that Nomad's computed class changes with it
+)
+
+// Values of AttrState and AttrPolicy.
+const (
+	StateOK     = "ok"
+	StateBad    = "bad"
+	PolicyAuto  = "auto"
+	PolicyFixed = "fixed"
+)

@@ -1,0 +1,80 @@
+package accel
+
+import (
+	"strconv"
+	"strings"
+)
+
+// A visibleVar is an environment variable by which a brand's runtime or process library limits the cards that a
+// task sees. Hidden is the value that hides every card.
+type visibleVar struct {
+	name   string
+	byUUID bool // value lists UUIDs; display indices otherwise
+	hidden string
+}
+
+// The variables of each brand. Container runtimes read the first kind, the process libraries the second; both
+// are set, so that the same task is bound with either runtime. Source: makers' documentation as collected in the
+// vendor fact tables; NVIDIA's container toolkit documents "void" as "no GPU, as if not an NVIDIA container".
+// A process library takes -1 as "no device", also where it would take an empty value for "not set".
+var visibleVars = map[Vendor][]visibleVar{
+	NVIDIA:    {{"NVIDIA_VISIBLE_DEVICES", true, "void"}, {"CUDA_VISIBLE_DEVICES", true, "-1"}},
+	MThreads:  {{"MTHREADS_VISIBLE_DEVICES", false, "void"}, {"MUSA_VISIBLE_DEVICES", false, "-1"}},
+	Hygon:     {{"HYGON_VISIBLE_DEVICES", false, "void"}, {"HIP_VISIBLE_DEVICES", false, "-1"}},
+	Cambricon: {{"CAMBRICON_VISIBLE_DEVICES", false, "void"}, {"MLU_VISIBLE_DEVICES", false, "-1"}},
+	Biren:     {{"BIREN_VISIBLE_DEVICES", false, "void"}, {"SUPA_VISIBLE_DEVICES", false, "-1"}},
+	Ascend:    {{"ASCEND_VISIBLE_DEVICES", false, "void"}, {"ASCEND_RT_VISIBLE_DEVICES", false, "-1"}},
+	Kunlunxin: {{"XPU_VISIBLE_DEVICES", false, "-1"}, {"CUDA_VISIBLE_DEVICES", false, "-1"}},
+	AMD:       {{"AMD_VISIBLE_DEVICES", false, "void"}, {"ROCR_VISIBLE_DEVICES", false, "-1"}, {"HIP_VISIBLE_DEVICES", false, "-1"}},
+}
+
+// VisibleEnv is the environment that lets a task see exactly the given cards: every variable of every brand,
+// either listing the granted cards of that brand in the order given or hiding all. Set it last, after the job's
+// env, templates and image defaults. Where two brands read one variable, the brand that was granted cards wins.
+func VisibleEnv(cards []Card) map[string]string {
+	env := map[string]string{}
+	granted := map[Vendor][]Card{}
+	for _, c := range cards {
+		granted[c.Vendor] = append(granted[c.Vendor], c)
+	}
+	for _, v := range Vendors() {
+		for _, hide := range visibleVars[v] {
+			if _, set := env[hide.name]; !set {
+				env[hide.name] = hide.hidden
+			}
+		}
+	}
+	for _, v := range Vendors() {
+		own := granted[v]
+		if len(own) == 0 {
+			continue
+		}
+		for _, show := range visibleVars[v] {
+			ids := make([]string, 0, len(own))
+			for _, c := range own {
+				if show.byUUID {
+					ids = append(ids, c.UUID)
+				} else {
+					ids = append(ids, strconv.Itoa(c.Index))
+				}
+			}
+			env[show.name] = strings.Join(ids, ",")
+		}
+	}
+	return env
+}
+
+// VisibleNames lists every variable that VisibleEnv sets, so that others can strip or refuse them.
+func VisibleNames() []string {
+	seen := map[string]bool{}
+	var names []string
+	for _, v := range Vendors() {
+		for _, x := range visibleVars[v] {
+			if !seen[x.name] {
+				seen[x.name] = true
+				names = append(names, x.name)
+			}
+		}
+	}
+	return names
+}

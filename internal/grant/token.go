@@ -1,0 +1,80 @@
+package grant
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Grant is what the placement service decided for one task. It says what the task may use; which cards that is
+// on a node follows from the reservations, so that a grant stays the same when Nomad places the task anew.
+type Grant struct {
+	ID         string         `json:"id"`
+	Tenant     string         `json:"tenant"`
+	Namespace  string         `json:"namespace"`
+	Job        string         `json:"job"`
+	Group      string         `json:"group"`
+	Task       string         `json:"task"`
+	Count      int            `json:"count"`                 // cards
+	MemoryMiB  uint64         `json:"memory_mib,omitempty"`  // per card; 0 for whole cards
+	ComputePct int            `json:"compute_pct,omitempty"` // 10–100; 0 is no cap
+	QoS        accel.QoS      `json:"qos"`
+	Vendors    []accel.Vendor `json:"vendors,omitempty"` // brands the ask accepts; any when empty
+}
+
+// ErrSignature is returned for a token that was not signed by the expected key.
+var ErrSignature = errors.New("grant is not signed by this cluster's placement service")
+
+const tokenPrefix = "hfg1."
+
+// NewKey makes a signing key.
+func NewKey() (ed25519.PrivateKey, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	return private, err
+}
+
+// Sign turns the grant into the token that goes into the task's config. The same grant and key always give the
+// same token.
+func (g Grant) Sign(key ed25519.PrivateKey) (string, error) {
+	body, err := json.Marshal(g)
+	if err != nil {
+		return "", fmt.Errorf("encode grant: %w", err)
+	}
+	enc := base64.RawURLEncoding
+	return tokenPrefix + enc.EncodeToString(body) + "." + enc.EncodeToString(ed25519.Sign(key, body)), nil
+}
+
+// Parse reads a token. With a public key it also checks the signature and returns ErrSignature when it does not
+// fit; without one (nil) the content is taken as it is, which suits a node that has not been given the key.
+func Parse(token string, key ed25519.PublicKey) (Grant, error) {
+	rest, ok := strings.CutPrefix(token, tokenPrefix)
+	if !ok {
+		return Grant{}, fmt.Errorf("grant does not start with %q: send the job to the placement service, which writes it", tokenPrefix)
+	}
+	bodyText, sigText, ok := strings.Cut(rest, ".")
+	if !ok {
+		return Grant{}, errors.New("grant is cut short: it has no signature")
+	}
+	body, err := base64.RawURLEncoding.DecodeString(bodyText)
+	if err != nil {
+		return Grant{}, fmt.Errorf("decode grant: %w", err)
+	}
+	sig, err := base64.RawURLEncoding.DecodeString(sigText)
+	if err != nil {
+		return Grant{}, fmt.Errorf("decode grant signature: %w", err)
+	}
+	if key != nil && !ed25519.Verify(key, body, sig) {
+		return Grant{}, ErrSignature
+	}
+	var g Grant
+	if err := json.Unmarshal(body, &g); err != nil {
+		return Grant{}, fmt.Errorf("decode grant: %w", err)
+	}
+	return g, nil
+}
