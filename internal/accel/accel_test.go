@@ -1,0 +1,139 @@
+package accel
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestParseMemoryMiB(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]uint64{
+		"20GiB": 20480, "20480 MiB": 20480, "20GB": 19074, "512MB": 489, "1.5GiB": 1536, "1TiB": 1 << 20, " 8gib ": 8192,
+	} {
+		if got, err := ParseMemoryMiB(text); err != nil || got != want {
+			t.Errorf("%q: want %d MiB, got %d, %v", text, want, got, err)
+		}
+	}
+	for text, wantHint := range map[string]string{
+		"20": `"20GiB"`, "": "unit", "GiB": "unit", "-1GiB": "unit", "20XB": "MiB, GiB", "0GiB": "whole cards", "1.2.3GiB": "not a size", "999999999TiB": "more than any card",
+	} {
+		_, err := ParseMemoryMiB(text)
+		if err == nil || !strings.Contains(err.Error(), wantHint) {
+			t.Errorf("%q: want an error that mentions %s, got %v", text, wantHint, err)
+		}
+	}
+}
+
+func FuzzParseMemoryMiB(f *testing.F) {
+	for _, s := range []string{"20GiB", "20", "1e9GiB", "9999999999999999999999999GiB", "."} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if mib, err := ParseMemoryMiB(s); (err == nil) != (mib > 0) {
+			t.Errorf("%q: %d, %v", s, mib, err)
+		}
+	})
+}
+
+func TestBlock_Refusals(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		block     Block
+		wantField string
+		wantText  string
+	}{
+		"negative count":          {Block{Count: -1}, "count", "negative"},
+		"compute too small":       {Block{Memory: "1GiB", Compute: 9}, "compute", "10–100"},
+		"compute too large":       {Block{Memory: "1GiB", Compute: 101}, "compute", "10–100"},
+		"compute without memory":  {Block{Compute: 30}, "compute", "memory"},
+		"memory without a unit":   {Block{Memory: "20"}, "memory", `"20GiB"`},
+		"unknown brand":           {Block{Vendor: []string{"nvdia"}}, "vendor", "write one of nvidia"},
+		"unknown qos":             {Block{QoS: "platinum"}, "qos", "gold, silver or bronze"},
+		"a pattern that is empty": {Block{Model: []string{""}}, "model", "A100*"},
+		"a pattern cut short":     {Block{Model: []string{"A[1"}}, "model", "A100*"},
+	} {
+		_, err := tc.block.Ask()
+		var fe *FieldError
+		if !errors.As(err, &fe) || fe.Field != tc.wantField || !strings.Contains(err.Error(), tc.wantText) {
+			t.Errorf("%s: want field %s and %q, got %v", name, tc.wantField, tc.wantText, err)
+		}
+	}
+}
+
+func TestBlock_Ask(t *testing.T) {
+	t.Parallel()
+	got, err := Block{Memory: "20GB", Compute: 30, Vendor: []string{"NVIDIA", "ascend"}, Model: []string{"A100*"}}.Ask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Ask{Count: 1, MemoryMiB: 19074, ComputePct: 30, Vendors: []Vendor{NVIDIA, Ascend}, Models: []string{"A100*"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("ask (-want +got):\n%s", diff)
+	}
+	if !got.Accepts(NVIDIA, "a100-SXM4-80GB") || got.Accepts(AMD, "A100") || got.Accepts(NVIDIA, "H100") {
+		t.Error("brands and models the ask accepts are wrong")
+	}
+	if got.Units(1024) != 19 {
+		t.Errorf("19074 MiB needs 19 slices of 1 GiB, got %d", got.Units(1024))
+	}
+	if s := got.String(); s != "1 card with 18.6 GiB and 30 % compute, brand nvidia or ascend, model A100*" {
+		t.Errorf("sentence: %s", s)
+	}
+}
+
+func TestVisibleEnv_OnlyTheGrantIsVisible(t *testing.T) {
+	t.Parallel()
+	none := VisibleEnv(nil)
+	for _, name := range VisibleNames() {
+		if v := none[name]; v != "void" && v != "-1" {
+			t.Errorf("no grant: %s=%q must hide every card", name, v)
+		}
+	}
+	env := VisibleEnv([]Card{
+		{Vendor: NVIDIA, UUID: "GPU-a", Index: 3}, {Vendor: NVIDIA, UUID: "GPU-b", Index: 5}, {Vendor: Ascend, UUID: "NPU-x", Index: 7},
+	})
+	for name, want := range map[string]string{
+		"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", "ASCEND_RT_VISIBLE_DEVICES": "7", "HIP_VISIBLE_DEVICES": "-1", "XPU_VISIBLE_DEVICES": "-1",
+	} {
+		if env[name] != want {
+			t.Errorf("%s: want %q, got %q", name, want, env[name])
+		}
+	}
+}
+
+func TestCard_Names(t *testing.T) {
+	t.Parallel()
+	mib := uint64(81559)
+	c := Card{Vendor: NVIDIA, Model: "A100-SXM4-80GB", UUID: "GPU-1", Form: Shared, MemoryMiB: &mib}
+	if got, want := c.DeviceID(), "nvidia/vgpu/A100-SXM4-80GB-"+c.ShortID(); got != want {
+		t.Errorf("device id: want %s, got %s", want, got)
+	}
+	if c.Slices(1024) != 79 {
+		t.Errorf("81559 MiB has 79 slices of 1 GiB, got %d", c.Slices(1024))
+	}
+	if id := c.SliceID(7); id[0] != 'c' || len(id) != 11 {
+		t.Errorf("slice id %q must start with a letter and be short", id)
+	}
+	c.MemoryMiB = nil
+	if c.Slices(1024) != 0 {
+		t.Error("a card of unknown memory has no slices")
+	}
+	c.Form = Whole
+	if got := c.DeviceID(); got != "nvidia/gpu/A100-SXM4-80GB" {
+		t.Errorf("whole: %s", got)
+	}
+}
+
+func TestModelName(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB", "NVIDIA H100 80GB HBM3": "H100-80GB-HBM3", "ERR!": "unknown", "": "unknown", "NVIDIA": "NVIDIA", "Tesla T4": "Tesla-T4",
+	} {
+		if got := ModelName(NVIDIA, raw); got != want {
+			t.Errorf("%q: want %q, got %q", raw, want, got)
+		}
+	}
+}

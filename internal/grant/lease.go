@@ -1,0 +1,102 @@
+package grant
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Lease is the driver's node-local note that a running task uses cards. The device plugin reads the leases
+// before it switches the form of a card, because Nomad never tells a device plugin when a use ends.
+type Lease struct {
+	TaskID  string    `json:"task_id"`
+	AllocID string    `json:"alloc_id"`
+	Cards   []string  `json:"cards"` // UUIDs
+	Since   time.Time `json:"since"`
+}
+
+const leaseSuffix = ".lease.json"
+
+func leasePath(dir, taskID string) string {
+	safe := strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '.'
+	}, taskID)
+	return filepath.Join(dir, safe+leaseSuffix)
+}
+
+// WriteLease records a lease in dir, which is made when absent. It is written to a temporary file, synced and
+// renamed, so that a reader or a crash never meets half a lease. Writing the same lease again is harmless.
+func WriteLease(dir string, l Lease) error {
+	if l.TaskID == "" {
+		return errors.New("write lease: it has no task id")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make lease folder: %w", err)
+	}
+	body, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("encode lease: %w", err)
+	}
+	tmp, err := os.CreateTemp(dir, ".lease-*")
+	if err != nil {
+		return fmt.Errorf("write lease: %w", err)
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
+	_, err = tmp.Write(body)
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return fmt.Errorf("write lease: %w", err)
+	}
+	if err := os.Rename(tmp.Name(), leasePath(dir, l.TaskID)); err != nil {
+		return fmt.Errorf("write lease: %w", err)
+	}
+	return nil
+}
+
+// RemoveLease drops a task's lease. A lease that is not there is no error.
+func RemoveLease(dir, taskID string) error {
+	if err := os.Remove(leasePath(dir, taskID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove lease: %w", err)
+	}
+	return nil
+}
+
+// Leases reads every lease in dir. A folder that does not exist holds none. A file that cannot be read is
+// reported as an error beside the leases that can, because a card with an unreadable lease may be in use.
+func Leases(dir string) ([]Lease, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read leases: %w", err)
+	}
+	var leases []Lease
+	var problems []error
+	for _, e := range entries {
+		if e.IsDir() || !strings.HasSuffix(e.Name(), leaseSuffix) {
+			continue
+		}
+		body, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		var l Lease
+		if err == nil {
+			err = json.Unmarshal(body, &l)
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("read lease %s: %w", e.Name(), err))
+			continue
+		}
+		leases = append(leases, l)
+	}
+	return leases, errors.Join(problems...)
+}
