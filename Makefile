@@ -1,0 +1,67 @@
+# HeteroFlow. `make help` lists every target.
+SHELL   := /bin/bash
+GO      ?= go
+BIN     := bin
+VERSION ?= 0.1.0-dev
+LDFLAGS := -s -w -X github.com/heteroflow/heteroflow/internal/version.Version=$(VERSION)
+SUMMARY := $(GO) run ./internal/testkit/summary
+# Tools are run from the module proxy by version, so that nothing has to be installed first.
+GOFUMPT     := $(GO) run mvdan.cc/gofumpt@v0.12.0
+STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME    ?= 10s
+
+export GOFLAGS += -buildvcs=false
+
+.DEFAULT_GOAL := help
+.PHONY: help build test unit race e2e lint verify generate fmt fuzz bench demo clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+build: ## build every binary into bin/
+	@mkdir -p $(BIN)
+	$(GO) build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
+
+test: verify lint race e2e ## everything CI runs
+
+unit: ## unit tests without the race detector, the quick round while working
+	$(GO) test -json $$($(GO) list ./... | grep -v /e2e) | $(SUMMARY)
+
+race: ## unit tests with the race detector
+	$(GO) test -race -json $$($(GO) list ./... | grep -v /e2e) | $(SUMMARY)
+
+e2e: build ## end-to-end suite on the embedded engine and on each real Nomad found on PATH
+	HETEROFLOW_BIN=$(abspath $(BIN)) $(GO) test -count=1 -timeout 40m -json ./e2e/... | $(SUMMARY)
+
+lint: ## format, vet and static checks
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(STATICCHECK) ./...
+
+verify: ## check that generated files and go.mod are current
+	$(GO) mod tidy -diff
+	$(GO) mod verify >/dev/null
+	$(GO) test -count=1 -run 'TestGenerated' ./api/... ./internal/...
+
+generate: ## generate code again from api/openapi.yaml, the .proto files and the SQL
+	./api/generate.sh
+	./internal/nomadplugin/proto/generate.sh
+	./internal/store/generate.sh
+
+fmt: ## format the Go code
+	$(GOFUMPT) -w $$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.gen\.go$$')
+
+fuzz: ## run each fuzz target for FUZZTIME (10s)
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || :); do \
+	    echo "$$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; done
+
+bench: ## run the benchmarks that the figures in the docs come from
+	$(GO) test -run '^$$' -bench . -benchmem ./...
+
+demo: build ## the whole path on this machine: simulated cards, jobs, a streamed chat; DEMO_EXIT=1 ends by itself
+	@./jobspecs/demo.sh
+
+clean: ## remove what was built
+	rm -rf $(BIN) .demo
