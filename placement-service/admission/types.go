@@ -1,0 +1,85 @@
+package admission
+
+import (
+	"crypto/ed25519"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/placement-service/engine"
+)
+
+// Tree is a job as Nomad's API sends it, decoded with json.Number. No function of this package changes the tree it
+// is given: results are copies where they differ.
+type Tree = map[string]any
+
+// Reading is what a job asks for.
+type Reading struct {
+	Request engine.Request    // groups with an accelerator ask; Tenant is for the caller to set
+	Type    string            // service, batch, system or sysbatch
+	Hashes  map[string]string // of each group of the request: what its placement depends on, without its count
+}
+
+// Asks reports whether the job asks for accelerators at all. One that does not is passed on unchanged.
+func (r Reading) Asks() bool { return len(r.Request.Groups) > 0 }
+
+// Problem is one thing wrong with a job, and where.
+type Problem struct {
+	Path  string `json:"path"`            // TaskGroups[0].Tasks[0].Config.accelerator.memory
+	Group string `json:"group,omitempty"` // name of the task group
+	Task  string `json:"task,omitempty"`
+	Text  string `json:"text"` // what is wrong and what to write instead
+}
+
+// Problems are all that is wrong with a job; the zero value is a job without fault.
+type Problems []Problem
+
+// Options are what Inject needs besides the decision.
+type Options struct {
+	Tenant string
+	Key    ed25519.PrivateKey // signs the grants
+}
+
+// Injection is what was written into a job, for writing the same again. It is stored as JSON beside the job.
+type Injection struct {
+	Version int              `json:"v"` // 1
+	Groups  []GroupInjection `json:"groups"`
+}
+
+// GroupInjection is what was written into one group.
+type GroupInjection struct {
+	Group   string           `json:"group"`
+	AskHash string           `json:"ask_hash"` // of the asks it was decided for
+	Count   int              `json:"count"`    // allocations it was decided for
+	Plan    engine.GroupPlan `json:"plan"`     // without its placements
+	Grants  []TaskGrant      `json:"grants"`
+}
+
+// TaskGrant is the signed grant of one task.
+type TaskGrant struct {
+	Task  string `json:"task"`
+	Token string `json:"token"`
+}
+
+// Error is every problem, one a line.
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, one := range p {
+		lines[i] = one.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// String says the problem with its place in words: group "serve", task "vllm", Config.accelerator.memory: ….
+func (p Problem) String() string {
+	var b strings.Builder
+	if p.Group != "" {
+		b.WriteString("group \"" + p.Group + "\", ")
+	}
+	if p.Task != "" {
+		b.WriteString("task \"" + p.Task + "\", ")
+	}
+	if p.Path != "" {
+		b.WriteString(p.Path + ": ")
+	}
+	b.WriteString(p.Text)
+	return b.String()
+}

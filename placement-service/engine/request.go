@@ -1,0 +1,50 @@
+package engine
+
+import (
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Request is what one job asks for: those of its groups that ask for accelerators.
+type Request struct {
+	JobID       string     `json:"job_id"`
+	Namespace   string     `json:"namespace"`
+	Tenant      string     `json:"tenant,omitempty"` // from the caller's identity, never from the job
+	Priority    int        `json:"priority,omitempty"`
+	Datacenters []string   `json:"datacenters,omitempty"` // may hold * as in Nomad; any when empty
+	NodePool    string     `json:"node_pool,omitempty"`   // "default" when empty, "all" for every pool
+	Groups      []GroupAsk `json:"groups,omitempty"`
+	// Loose is set for jobs that become allocations without passing here again (system, periodic and
+	// parameterised jobs): their plan names no node and no card, only what a card must be like.
+	Loose string `json:"loose,omitempty"`
+}
+
+// GroupAsk is one task group. CPU and memory are sums over all of its tasks, per allocation.
+type GroupAsk struct {
+	Name        string       `json:"name"`
+	Count       int          `json:"count"`
+	CPUMHz      int          `json:"cpu_mhz"`
+	MemoryMiB   int          `json:"memory_mib"`
+	Constraints []Constraint `json:"constraints,omitempty"` // of the job, the group and its tasks together
+	// DistinctHosts keeps the group's allocations on different nodes: the constraint of that name, or a static port.
+	DistinctHosts bool      `json:"distinct_hosts,omitempty"`
+	Tasks         []TaskAsk `json:"tasks"` // every task of the group, in order
+	// Running allocations of Count already hold what they use in the snapshot: only the rest is placed.
+	Running int `json:"running,omitempty"`
+	// Keep is the running plan. Its blocks are used again when they still have room, since a change of a device
+	// block restarts every allocation of the group.
+	Keep *GroupPlan `json:"keep,omitempty"`
+}
+
+// Constraint is a node constraint as a job states it, targets in ${…}.
+type Constraint struct {
+	L       string `json:"l"`
+	R       string `json:"r"`
+	Operand string `json:"op"`
+}
+
+// TaskAsk is one task. Ask is nil for a task that asks for no accelerator.
+type TaskAsk struct {
+	Name   string     `json:"name"`
+	Driver string     `json:"driver"`
+	Ask    *accel.Ask `json:"ask,omitempty"`
+}
