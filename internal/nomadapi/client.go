@@ -1,0 +1,201 @@
+// Package nomadapi holds narrow wrappers over the HTTP clients of Nomad and Consul: exactly the calls that
+// HeteroFlow makes, with contexts, raw job JSON and errors that callers can branch on. What to do with the answers,
+// and the part of Nomad's API that HeteroFlow itself serves, do not belong here.
+package nomadapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// AllNamespaces asks a list for the objects of every namespace.
+const AllNamespaces = "*"
+
+// Client talks to one Nomad region with the service's own token. It is safe for concurrent use.
+type Client struct {
+	api *api.Client
+}
+
+// Config says where Nomad is. Empty fields take Nomad's own environment variables, TLS included.
+type Config struct {
+	Addr  string // such as http://127.0.0.1:4646
+	Token string
+}
+
+// New makes a client; it does not connect.
+func New(c Config) (*Client, error) {
+	conf := api.DefaultConfig()
+	if c.Addr != "" {
+		conf.Address = c.Addr
+	}
+	if c.Token != "" {
+		conf.SecretID = c.Token
+	}
+	conf.Namespace = ""
+	client, err := api.NewClient(conf)
+	if err != nil {
+		return nil, fmt.Errorf("make nomad client for %s: %w", conf.Address, err)
+	}
+	return &Client{api: client}, nil
+}
+
+// Address is the address the client talks to.
+func (c *Client) Address() string { return c.api.Address() }
+
+// Ping asks whether the cluster has a leader.
+func (c *Client) Ping(ctx context.Context) error {
+	var leader string
+	if _, err := c.api.Raw().Query("/v1/status/leader", &leader, query(ctx, "")); err != nil {
+		return fmt.Errorf("ask nomad for its leader: %w", err)
+	}
+	if leader == "" {
+		return errors.New("nomad has no leader")
+	}
+	return nil
+}
+
+// Regions asks for the names of the regions; the first is where the client's agent is.
+func (c *Client) Regions(ctx context.Context) ([]string, error) {
+	var out []string
+	if _, err := c.api.Raw().Query("/v1/regions", &out, query(ctx, "")); err != nil {
+		return nil, fmt.Errorf("list nomad regions: %w", err)
+	}
+	return out, nil
+}
+
+// Token is what Nomad says about a token.
+type Token struct {
+	AccessorID string
+	Name       string
+	Type       string // client or management
+	Policies   []string
+}
+
+// TokenSelf resolves somebody's token. IsDenied reports a token that Nomad does not know.
+func (c *Client) TokenSelf(ctx context.Context, token string) (Token, error) {
+	q := query(ctx, "")
+	q.AuthToken = token
+	var out Token
+	if _, err := c.api.Raw().Query("/v1/acl/token/self", &out, q); err != nil {
+		return Token{}, fmt.Errorf("resolve nomad token: %w", err)
+	}
+	return out, nil
+}
+
+// IsNotFound reports whether Nomad answered that the object does not exist.
+func IsNotFound(err error) bool { return status(err) == http.StatusNotFound }
+
+// IsDenied reports whether Nomad refused the token.
+func IsDenied(err error) bool {
+	s := status(err)
+	return s == http.StatusForbidden || s == http.StatusUnauthorized
+}
+
+// IsAnswer reports whether the error is Nomad's own answer about the request. Otherwise Nomad could not be
+// reached, or had no leader, and the call may be repeated as it is.
+func IsAnswer(err error) bool {
+	s := status(err)
+	if s == 0 || s == http.StatusBadGateway || s == http.StatusServiceUnavailable || s == http.StatusGatewayTimeout || s == http.StatusTooManyRequests {
+		return false
+	}
+	return s != http.StatusInternalServerError || !transient(AnswerText(err))
+}
+
+// AnswerText is the text of Nomad's answer, or of the error when there was none.
+func AnswerText(err error) string {
+	var unexpected api.UnexpectedResponseError
+	if errors.As(err, &unexpected) && unexpected.HasBody() {
+		return unexpected.Body()
+	}
+	return err.Error()
+}
+
+// StatusOf is the HTTP status of Nomad's answer, 0 when there was none.
+func StatusOf(err error) int { return status(err) }
+
+func status(err error) int {
+	var unexpected api.UnexpectedResponseError
+	if errors.As(err, &unexpected) && unexpected.HasStatusCode() {
+		return unexpected.StatusCode()
+	}
+	return 0
+}
+
+func query(ctx context.Context, namespace string) *api.QueryOptions {
+	return (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
+}
+
+func write(ctx context.Context, namespace string) *api.WriteOptions {
+	return (&api.WriteOptions{Namespace: namespace}).WithContext(ctx)
+}
+
+func blocking(ctx context.Context, namespace string, index uint64, wait time.Duration) *api.QueryOptions {
+	q := query(ctx, namespace)
+	q.WaitIndex, q.WaitTime = index, wait
+	return q
+}
+
+func jobPath(id, suffix string) string { return "/v1/job/" + url.PathEscape(id) + suffix }
+
+// Tree is a job as a generic JSON tree, so that fields this program does not know survive.
+type Tree = map[string]any
+
+// Job fetches a job as a tree. IsNotFound reports that there is none.
+func (c *Client) Job(ctx context.Context, namespace, id string) (Tree, error) {
+	var out Tree
+	if _, err := c.api.Raw().Query(jobPath(id, ""), &out, query(ctx, namespace)); err != nil {
+		return nil, fmt.Errorf("get job %s: %w", id, err)
+	}
+	return out, nil
+}
+
+// JobVersion fetches one version of a job as a tree.
+func (c *Client) JobVersion(ctx context.Context, namespace, id string, version uint64) (Tree, error) {
+	var out struct{ Versions []Tree }
+	if _, err := c.api.Raw().Query(jobPath(id, "/versions"), &out, query(ctx, namespace)); err != nil {
+		return nil, fmt.Errorf("get versions of job %s: %w", id, err)
+	}
+	for _, v := range out.Versions {
+		if n, ok := v["Version"].(float64); ok && uint64(n) == version {
+			return v, nil
+		}
+	}
+	return nil, fmt.Errorf("job %s has no version %d", id, version)
+}
+
+// Register sends a JobRegisterRequest as it is.
+func (c *Client) Register(ctx context.Context, namespace string, request json.RawMessage) (api.JobRegisterResponse, error) {
+	var out api.JobRegisterResponse
+	if _, err := c.api.Raw().Write("/v1/jobs", request, &out, write(ctx, namespace)); err != nil {
+		return out, fmt.Errorf("register job: %w", err)
+	}
+	return out, nil
+}
+
+// Deregister stops a job and returns the evaluation's id. IsNotFound reports that there is none.
+func (c *Client) Deregister(ctx context.Context, namespace, id string, purge bool) (string, error) {
+	var out api.JobDeregisterResponse
+	path := jobPath(id, "")
+	if purge {
+		path += "?purge=true"
+	}
+	if _, err := c.api.Raw().Delete(path, &out, write(ctx, namespace)); err != nil {
+		return "", fmt.Errorf("stop job %s: %w", id, err)
+	}
+	return out.EvalID, nil
+}
+
+// StopAlloc stops one allocation; Nomad replaces it.
+func (c *Client) StopAlloc(ctx context.Context, namespace, id string) error {
+	if _, err := c.api.Raw().Write("/v1/allocation/"+url.PathEscape(id)+"/stop", nil, nil, write(ctx, namespace)); err != nil {
+		return fmt.Errorf("stop allocation %s: %w", id, err)
+	}
+	return nil
+}
