@@ -1,0 +1,165 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/store/sqlgen"
+)
+
+// Balancing policies of an endpoint.
+const (
+	RoundRobin       = "round_robin"
+	LeastConnections = "least_connections"
+)
+
+// Endpoint serves one model name by one service. Model names are unique.
+type Endpoint struct {
+	ID        string // made by CreateEndpoint when empty
+	Tenant    string
+	Model     string
+	Service   string
+	Policy    string // round_robin, which is also meant when empty, or least_connections
+	CreatedAt time.Time
+	Version   int64
+}
+
+// CreateEndpoint stores a new endpoint and returns it as stored. ErrConflict when the model or the id is taken.
+func (s *Store) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
+	if e.ID == "" {
+		e.ID = NewID()
+	}
+	if e.CreatedAt.IsZero() {
+		e.CreatedAt = s.now()
+	}
+	if err := e.check(); err != nil {
+		return Endpoint{}, fmt.Errorf("create endpoint of model %s: %w", e.Model, err)
+	}
+	n, err := s.writer().InsertEndpoint(ctx, sqlgen.InsertEndpointParams{
+		ID: e.ID, Tenant: e.Tenant, Model: e.Model, Service: e.Service, Policy: e.Policy, CreatedAt: micros(e.CreatedAt),
+	})
+	if err == nil && n == 0 {
+		err = ErrConflict
+	}
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("create endpoint of model %s: %w", e.Model, err)
+	}
+	e.Version, e.CreatedAt = 1, stamp(e.CreatedAt)
+	return e, nil
+}
+
+func (e *Endpoint) check() error {
+	if e.Policy == "" {
+		e.Policy = RoundRobin
+	}
+	if e.Policy != RoundRobin && e.Policy != LeastConnections {
+		return fmt.Errorf("policy %q is %w: write %q or %q", e.Policy, ErrInvalid, RoundRobin, LeastConnections)
+	}
+	return nil
+}
+
+// Endpoint finds one endpoint, or ErrNotFound.
+func (s *Store) Endpoint(ctx context.Context, id string) (Endpoint, error) {
+	row, err := s.reader().GetEndpoint(ctx, id)
+	return foundEndpoint(row, err, "endpoint "+id)
+}
+
+// EndpointByModel finds the endpoint that serves the model, or ErrNotFound.
+func (s *Store) EndpointByModel(ctx context.Context, model string) (Endpoint, error) {
+	row, err := s.reader().GetEndpointByModel(ctx, model)
+	return foundEndpoint(row, err, "endpoint of model "+model)
+}
+
+// ListEndpoints lists a tenant's endpoints, or everyone's when tenant is empty, oldest first.
+func (s *Store) ListEndpoints(ctx context.Context, tenant string, page Page) (out []Endpoint, next string, err error) {
+	at, id, limit, err := page.after()
+	if err != nil {
+		return nil, "", fmt.Errorf("list endpoints: %w", err)
+	}
+	var rows []sqlgen.Endpoint
+	if tenant == "" {
+		rows, err = s.reader().ListEndpoints(ctx, sqlgen.ListEndpointsParams{
+			AfterCreated: at, AfterID: id, MaxRows: limit + 1,
+		})
+	} else {
+		rows, err = s.reader().ListEndpointsOfTenant(ctx, sqlgen.ListEndpointsOfTenantParams{
+			Tenant: tenant, AfterCreated: at, AfterID: id, MaxRows: limit + 1,
+		})
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("list endpoints: %w", err)
+	}
+	rows, next = cut(rows, limit, func(e sqlgen.Endpoint) string { return cursor(e.CreatedAt, e.ID) })
+	out, err = mapRows(rows, endpointOf)
+	return out, next, err
+}
+
+// UpdateEndpoint changes model, service and policy of the tenant's endpoint if its version is still the stored one,
+// and returns it with its new version. ErrNotFound when the tenant has no such endpoint, ErrConflict when its
+// version is another or the model is taken.
+func (s *Store) UpdateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
+	if err := e.check(); err != nil {
+		return Endpoint{}, fmt.Errorf("update endpoint %s: %w", e.ID, err)
+	}
+	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
+		have, err := q.GetEndpoint(ctx, e.ID)
+		if errors.Is(err, sql.ErrNoRows) || (err == nil && have.Tenant != e.Tenant) {
+			return ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		e.CreatedAt = moment(have.CreatedAt)
+		other, err := q.GetEndpointByModel(ctx, e.Model)
+		if err == nil && other.ID != e.ID {
+			return fmt.Errorf("model %s is served by endpoint %s: %w", e.Model, other.ID, ErrConflict)
+		}
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		n, err := q.UpdateEndpoint(ctx, sqlgen.UpdateEndpointParams{
+			ID: e.ID, Tenant: e.Tenant, Model: e.Model, Service: e.Service, Policy: e.Policy, Version: e.Version,
+		})
+		if err == nil && n == 0 {
+			err = ErrConflict
+		}
+		return err
+	})
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("update endpoint %s: %w", e.ID, err)
+	}
+	e.Version++
+	return e, nil
+}
+
+// DeleteEndpoint deletes an endpoint of the tenant, or of anyone when tenant is empty. ErrNotFound when there is none.
+func (s *Store) DeleteEndpoint(ctx context.Context, tenant, id string) error {
+	var n int64
+	var err error
+	if tenant == "" {
+		n, err = s.writer().DeleteEndpoint(ctx, id)
+	} else {
+		n, err = s.writer().DeleteEndpointOfTenant(ctx, sqlgen.DeleteEndpointOfTenantParams{Tenant: tenant, ID: id})
+	}
+	return oneRow(n, err, "delete endpoint "+id)
+}
+
+func foundEndpoint(row sqlgen.Endpoint, err error, what string) (Endpoint, error) {
+	if errors.Is(err, sql.ErrNoRows) {
+		return Endpoint{}, fmt.Errorf("%s: %w", what, ErrNotFound)
+	}
+	if err != nil {
+		return Endpoint{}, fmt.Errorf("read %s: %w", what, err)
+	}
+	return endpointOf(row)
+}
+
+func endpointOf(row sqlgen.Endpoint) (Endpoint, error) {
+	return Endpoint{
+		ID: row.ID, Tenant: row.Tenant, Model: row.Model, Service: row.Service, Policy: row.Policy,
+		CreatedAt: moment(row.CreatedAt), Version: row.Version,
+	}, nil
+}

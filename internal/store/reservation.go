@@ -1,0 +1,267 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/store/sqlgen"
+)
+
+// Reserve takes all of the reservation's claims in one transaction, or none: *NoRoomError names the first pool
+// without room. ErrConflict when the job has an open reservation already, or one other than Replaces. With Replaces
+// the old claims are given back in the same transaction, so only what the new one takes beyond them must fit.
+// State, CreatedAt when zero, and Version are set by the store.
+func (s *Store) Reserve(ctx context.Context, r Reservation) error {
+	if err := r.check(); err != nil {
+		return fmt.Errorf("reserve for job %s/%s: %w", r.Namespace, r.JobID, err)
+	}
+	if r.CreatedAt.IsZero() {
+		r.CreatedAt = s.now()
+	}
+	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
+		change := deltas{}
+		if r.Replaces != "" {
+			old, err := replace(ctx, q, r)
+			if err != nil {
+				return err
+			}
+			change.add(old, -1)
+		}
+		if err := insertReservation(ctx, q, r, Reserved); err != nil {
+			return err
+		}
+		if err := insertClaims(ctx, q, r.ID, r.Claims); err != nil {
+			return err
+		}
+		change.add(r.Claims, 1)
+		return change.take(ctx, q)
+	})
+	if err != nil {
+		return fmt.Errorf("reserve for job %s/%s: %w", r.Namespace, r.JobID, err)
+	}
+	return nil
+}
+
+func (r Reservation) check() error {
+	if r.ID == "" || r.JobID == "" || len(r.Claims) == 0 {
+		return fmt.Errorf("a reservation without id, job or claims is %w", ErrInvalid)
+	}
+	for _, c := range r.Claims {
+		if c.Units <= 0 || c.NodeID == "" || c.Group == "" {
+			return fmt.Errorf("a claim of %d units of %q on node %q is %w", c.Units, c.Group, c.NodeID, ErrInvalid)
+		}
+	}
+	return nil
+}
+
+// replace closes the job's open reservation, which must be the one that r replaces, and returns its claims.
+func replace(ctx context.Context, q *sqlgen.Queries, r Reservation) ([]Claim, error) {
+	row, err := q.LockOpenReservation(ctx, sqlgen.LockOpenReservationParams{Namespace: r.Namespace, JobID: r.JobID})
+	if errors.Is(err, sql.ErrNoRows) || (err == nil && row.ID != r.Replaces) {
+		return nil, fmt.Errorf("reservation %s is not the open one any more: %w", r.Replaces, ErrConflict)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock reservation %s: %w", r.Replaces, err)
+	}
+	return closeReservation(ctx, q, row.ID, Released)
+}
+
+// closeReservation ends a locked reservation and returns the claims it held; what is taken is not changed yet.
+func closeReservation(ctx context.Context, q *sqlgen.Queries, id, state string) ([]Claim, error) {
+	claims, err := listClaims(ctx, q, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.DeleteClaims(ctx, id); err != nil {
+		return nil, fmt.Errorf("delete claims of reservation %s: %w", id, err)
+	}
+	if err := setState(ctx, q, id, state); err != nil {
+		return nil, err
+	}
+	return claims, nil
+}
+
+func setState(ctx context.Context, q *sqlgen.Queries, id, state string) error {
+	if err := q.SetReservationState(ctx, sqlgen.SetReservationStateParams{ID: id, State: state}); err != nil {
+		return fmt.Errorf("set reservation %s to %s: %w", id, state, err)
+	}
+	return nil
+}
+
+func insertReservation(ctx context.Context, q *sqlgen.Queries, r Reservation, state string) error {
+	n, err := q.InsertReservation(ctx, sqlgen.InsertReservationParams{
+		ID: r.ID, Tenant: r.Tenant, Namespace: r.Namespace, JobID: r.JobID, State: state,
+		CreatedAt: micros(r.CreatedAt), ExpiresAt: micros(r.ExpiresAt),
+	})
+	if err != nil {
+		return fmt.Errorf("insert reservation %s: %w", r.ID, err)
+	}
+	if n == 0 {
+		return fmt.Errorf("the job has an open reservation: %w", ErrConflict)
+	}
+	return nil
+}
+
+func insertClaims(ctx context.Context, q *sqlgen.Queries, id string, claims []Claim) error {
+	for i, c := range claims {
+		err := q.InsertClaim(ctx, sqlgen.InsertClaimParams{
+			ReservationID: id, Seq: int64(i), NodeID: c.NodeID, GroupName: c.Group, Units: int64(c.Units),
+			TaskGroup: c.TaskGroup, Task: c.Task, AllocID: c.AllocID,
+		})
+		if err != nil {
+			return fmt.Errorf("insert claim %d of reservation %s: %w", i, id, err)
+		}
+	}
+	return nil
+}
+
+func listClaims(ctx context.Context, q *sqlgen.Queries, id string) ([]Claim, error) {
+	rows, err := q.ListClaims(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("list claims of reservation %s: %w", id, err)
+	}
+	return mapRows(rows, claimOf)
+}
+
+// MarkSubmitted notes that Nomad is being given the job. won is false when the reservation is not in state reserved.
+func (s *Store) MarkSubmitted(ctx context.Context, id string) (won bool, err error) {
+	n, err := s.writer().SubmitReservation(ctx, id)
+	if err != nil {
+		return false, fmt.Errorf("mark reservation %s submitted: %w", id, err)
+	}
+	return n == 1, nil
+}
+
+// Extend moves the moment at which the reservation's unconfirmed claims lapse. won is false when it has none open.
+func (s *Store) Extend(ctx context.Context, id string, until time.Time) (won bool, err error) {
+	n, err := s.writer().ExtendReservation(ctx, sqlgen.ExtendReservationParams{ID: id, ExpiresAt: micros(until)})
+	if err != nil {
+		return false, fmt.Errorf("extend reservation %s: %w", id, err)
+	}
+	return n == 1, nil
+}
+
+// Release gives back all that the job holds. A job that holds nothing is no error.
+func (s *Store) Release(ctx context.Context, namespace, jobID string) error {
+	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
+		row, err := q.LockOpenReservation(ctx, sqlgen.LockOpenReservationParams{Namespace: namespace, JobID: jobID})
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("lock reservation: %w", err)
+		}
+		claims, err := closeReservation(ctx, q, row.ID, Released)
+		if err != nil {
+			return err
+		}
+		change := deltas{}
+		change.add(claims, -1)
+		return change.force(ctx, q)
+	})
+	if err != nil {
+		return fmt.Errorf("release job %s/%s: %w", namespace, jobID, err)
+	}
+	return nil
+}
+
+// ReservationOf finds the job's open reservation, or ErrNotFound.
+func (s *Store) ReservationOf(ctx context.Context, namespace, jobID string) (Reservation, error) {
+	row, err := s.reader().GetOpenReservation(ctx, sqlgen.GetOpenReservationParams{Namespace: namespace, JobID: jobID})
+	if errors.Is(err, sql.ErrNoRows) {
+		return Reservation{}, fmt.Errorf("reservation of job %s/%s: %w", namespace, jobID, ErrNotFound)
+	}
+	if err != nil {
+		return Reservation{}, fmt.Errorf("read reservation of job %s/%s: %w", namespace, jobID, err)
+	}
+	r := reservationOf(row)
+	r.Claims, err = listClaims(ctx, s.reader(), r.ID)
+	return r, err
+}
+
+// Reservations lists a tenant's reservations, or everyone's when tenant is empty, open and closed, oldest first.
+func (s *Store) Reservations(ctx context.Context, tenant string, page Page) (out []Reservation, next string, err error) {
+	at, id, limit, err := page.after()
+	if err != nil {
+		return nil, "", fmt.Errorf("list reservations: %w", err)
+	}
+	var rows []sqlgen.Reservation
+	if tenant == "" {
+		rows, err = s.reader().ListReservations(ctx, sqlgen.ListReservationsParams{
+			AfterCreated: at, AfterID: id, MaxRows: limit + 1,
+		})
+	} else {
+		rows, err = s.reader().ListReservationsOfTenant(ctx, sqlgen.ListReservationsOfTenantParams{
+			Tenant: tenant, AfterCreated: at, AfterID: id, MaxRows: limit + 1,
+		})
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("list reservations: %w", err)
+	}
+	rows, next = cut(rows, limit, func(r sqlgen.Reservation) string { return cursor(r.CreatedAt, r.ID) })
+	out, err = s.withClaims(ctx, rows)
+	return out, next, err
+}
+
+// withClaims reads the claims of many reservations in one statement, which is written by hand because sqlc has no
+// list parameter that both engines take.
+func (s *Store) withClaims(ctx context.Context, rows []sqlgen.Reservation) ([]Reservation, error) {
+	out := make([]Reservation, 0, len(rows))
+	if len(rows) == 0 {
+		return out, nil
+	}
+	at := make(map[string]int, len(rows))
+	marks, args := make([]string, 0, len(rows)), make([]any, 0, len(rows))
+	for i, row := range rows {
+		out = append(out, reservationOf(row))
+		at[row.ID] = i
+		args = append(args, row.ID)
+		marks = append(marks, fmt.Sprintf("$%d", i+1))
+	}
+	found, err := s.read.QueryContext(ctx,
+		"SELECT reservation_id, node_id, group_name, units, task_group, task, alloc_id FROM claims "+
+			"WHERE reservation_id IN ("+strings.Join(marks, ",")+") ORDER BY reservation_id, seq", args...)
+	if err != nil {
+		return nil, fmt.Errorf("list claims: %w", err)
+	}
+	for found.Next() {
+		var c Claim
+		err := found.Scan(&c.ReservationID, &c.NodeID, &c.Group, &c.Units, &c.TaskGroup, &c.Task, &c.AllocID)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("read claim: %w", err), found.Close())
+		}
+		r := &out[at[c.ReservationID]]
+		r.Claims = append(r.Claims, c)
+	}
+	if err := found.Err(); err != nil {
+		return nil, fmt.Errorf("list claims: %w", err)
+	}
+	return out, nil
+}
+
+// ForgetClosed deletes the released and expired reservations that were made before the moment, and says how many.
+func (s *Store) ForgetClosed(ctx context.Context, before time.Time) (int, error) {
+	n, err := s.writer().DeleteClosedReservations(ctx, micros(before))
+	if err != nil {
+		return 0, fmt.Errorf("forget closed reservations: %w", err)
+	}
+	return int(n), nil
+}
+
+func reservationOf(row sqlgen.Reservation) Reservation {
+	return Reservation{
+		ID: row.ID, Tenant: row.Tenant, Namespace: row.Namespace, JobID: row.JobID, State: row.State,
+		CreatedAt: moment(row.CreatedAt), ExpiresAt: moment(row.ExpiresAt), Version: row.Version,
+	}
+}
+
+func claimOf(row sqlgen.Claim) (Claim, error) {
+	return Claim{
+		ReservationID: row.ReservationID, NodeID: row.NodeID, Group: row.GroupName, Units: int(row.Units),
+		TaskGroup: row.TaskGroup, Task: row.Task, AllocID: row.AllocID,
+	}, nil
+}

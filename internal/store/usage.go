@@ -1,0 +1,145 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/store/sqlgen"
+)
+
+// Ends of a request.
+const (
+	EndDone          = "done"
+	EndClientGone    = "client_gone"
+	EndUpstreamCut   = "upstream_cut"
+	EndUpstreamError = "upstream_error"
+	EndRefused       = "refused"
+)
+
+// Usage is what one request to the gateway used.
+type Usage struct {
+	ID               string // the request's id; a second record with it changes nothing
+	Tenant           string
+	KeyID            string
+	EndpointID       string
+	Model            string
+	Service          string
+	Backend          string
+	Operation        string
+	End              string
+	Stream           bool
+	PromptTokens     *int64 // nil when the backend did not say
+	CompletionTokens *int64 // nil when the backend did not say
+	Status           int    // HTTP status that the client got
+	Tries            int    // backends tried
+	StartedAt        time.Time
+	Duration         time.Duration // whole microseconds
+	FirstByte        time.Duration // from start to the first byte to the client; 0 when there was none
+}
+
+// usageColumns is the order in which usageArgs gives a record.
+const usageColumns = "id, tenant, key_id, endpoint_id, model, service, backend, operation, ending, stream, " +
+	"prompt_tokens, completion_tokens, status, tries, started_at, duration_us, first_byte_us"
+
+// usageBatch keeps one statement well below SQLite's 32,766 parameters.
+const usageBatch = 500
+
+func usageArgs(u Usage) []any {
+	return []any{
+		u.ID, u.Tenant, u.KeyID, u.EndpointID, u.Model, u.Service, u.Backend, u.Operation, u.End, u.Stream,
+		nullInt(u.PromptTokens), nullInt(u.CompletionTokens), int64(u.Status), int64(u.Tries),
+		micros(u.StartedAt), u.Duration.Microseconds(), u.FirstByte.Microseconds(),
+	}
+}
+
+// AddUsage keeps the records, all or none; those whose id is known already change nothing.
+func (s *Store) AddUsage(ctx context.Context, records []Usage) error {
+	if len(records) == 0 {
+		return nil
+	}
+	// In one order for everyone, so that two batches with the same ids never wait for each other.
+	sorted := slices.Clone(records)
+	slices.SortFunc(sorted, func(a, b Usage) int { return strings.Compare(a.ID, b.ID) })
+	err := s.inRawTx(ctx, func(tx *sql.Tx) error {
+		for batch := range slices.Chunk(sorted, usageBatch) {
+			if err := insertUsage(ctx, tx, batch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("add %d usage records: %w", len(records), err)
+	}
+	return nil
+}
+
+// insertUsage is written by hand because the number of rows is not known to sqlc.
+func insertUsage(ctx context.Context, tx *sql.Tx, batch []Usage) error {
+	var query strings.Builder
+	query.WriteString("INSERT INTO usage_records (" + usageColumns + ") VALUES ")
+	var args []any
+	for i, u := range batch {
+		if i > 0 {
+			query.WriteByte(',')
+		}
+		query.WriteByte('(')
+		for j, arg := range usageArgs(u) {
+			if j > 0 {
+				query.WriteByte(',')
+			}
+			args = append(args, arg)
+			fmt.Fprintf(&query, "$%d", len(args))
+		}
+		query.WriteByte(')')
+	}
+	query.WriteString(" ON CONFLICT (id) DO NOTHING")
+	_, err := tx.ExecContext(ctx, query.String(), args...)
+	return err
+}
+
+// ListUsage lists the records that started in [from, to) of a tenant, or of everyone when tenant is empty, newest
+// first. A zero to is the end of time.
+func (s *Store) ListUsage(ctx context.Context, tenant string, from, to time.Time, page Page) (out []Usage, next string, err error) {
+	before, beforeID := end(to), "" // no id is below the empty text: rows at the end itself are out
+	if page.Cursor != "" {
+		at, key, err := page.position(1)
+		if err != nil {
+			return nil, "", fmt.Errorf("list usage: %w", err)
+		}
+		before, beforeID = at, key[0]
+	}
+	limit := page.limit()
+	rows, err := s.reader().ListUsage(ctx, sqlgen.ListUsageParams{
+		FromStarted: micros(from), BeforeStarted: before, BeforeID: beforeID,
+		AnyTenant: tenant == "", Tenant: tenant, MaxRows: limit + 1,
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("list usage: %w", err)
+	}
+	rows, next = cut(rows, limit, func(u sqlgen.UsageRecord) string { return cursor(u.StartedAt, u.ID) })
+	out, err = mapRows(rows, usageOf)
+	return out, next, err
+}
+
+func end(to time.Time) int64 {
+	if to.IsZero() {
+		return 1 << 62
+	}
+	return micros(to)
+}
+
+func usageOf(row sqlgen.UsageRecord) (Usage, error) {
+	return Usage{
+		ID: row.ID, Tenant: row.Tenant, KeyID: row.KeyID, EndpointID: row.EndpointID, Model: row.Model,
+		Service: row.Service, Backend: row.Backend, Operation: row.Operation, End: row.Ending, Stream: row.Stream,
+		PromptTokens: intOf(row.PromptTokens), CompletionTokens: intOf(row.CompletionTokens),
+		Status: int(row.Status), Tries: int(row.Tries), StartedAt: moment(row.StartedAt),
+		Duration:  time.Duration(row.DurationUs) * time.Microsecond,
+		FirstByte: time.Duration(row.FirstByteUs) * time.Microsecond,
+	}, nil
+}
