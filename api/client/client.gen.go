@@ -371,6 +371,14 @@ type Explanation struct {
 	Now     Decision   `json:"now"`
 }
 
+// FieldError defines model for FieldError.
+type FieldError struct {
+	Detail string `json:"detail"`
+
+	// Pointer JSON pointer into the body; empty is all of it
+	Pointer string `json:"pointer"`
+}
+
 // FormSwitch defines model for FormSwitch.
 type FormSwitch struct {
 	CardUUID string `json:"card_uuid"`
@@ -649,20 +657,19 @@ type PluginUpdate struct {
 	Weight  *float64 `json:"weight,omitempty"`
 }
 
-// Problem defines model for Problem.
+// Problem RFC 9457
 type Problem struct {
 	// Code Stable, for programs
 	Code string `json:"code"`
 
 	// Detail A sentence that says what to do
-	Detail string `json:"detail"`
+	Detail *string `json:"detail,omitempty"`
 
-	// Field Path of the field that is wrong, such as $.endpoints[0]
-	Field     *string `json:"field,omitempty"`
-	RequestID *string `json:"request_id,omitempty"`
-	Status    int     `json:"status"`
-	Title     string  `json:"title"`
-	Type      string  `json:"type"`
+	// Errors What is wrong with which field
+	Errors *[]FieldError `json:"errors,omitempty"`
+	Status int           `json:"status"`
+	Title  string        `json:"title"`
+	Type   string        `json:"type"`
 }
 
 // QueueItem defines model for QueueItem.
