@@ -1,0 +1,53 @@
+// Package device is the core of the device plugin: it watches detectors, remembers the last good facts of every card,
+// decides the form in which each card is offered, and answers Nomad's Fingerprint, Reserve and Stats. How a brand's
+// cards are found and read does not belong here.
+package device
+
+import (
+	"context"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// A Detector finds the cards of one brand. What a detector can do besides is told by the small interfaces below.
+// Calls come from one goroutine each but may overlap; a call that outlives its context is abandoned, and no other of
+// its kind is made until it returns.
+type Detector interface {
+	// Name is short and unique among the detectors of a plugin: it names the source in logs and reasons.
+	Name() string
+	Vendor() accel.Vendor
+	// Detect lists the cards that are there now, also those that cannot be used, with the reason as their health. An
+	// empty list means that there are none, an error that it cannot be told. Both texts are stable: no times, no
+	// counters.
+	Detect(ctx context.Context) ([]accel.Card, error)
+}
+
+// A Sampler reads the live numbers of cards, by UUID. A card it knows nothing about is left out.
+type Sampler interface {
+	Sample(ctx context.Context, cards []accel.Card) (map[string]Sample, error)
+}
+
+// A ProcessLister lists the compute processes on each card, by UUID. A card without an entry is one of which it cannot
+// tell; a card without processes has an empty entry.
+type ProcessLister interface {
+	Processes(ctx context.Context, cards []accel.Card) (map[string][]int, error)
+}
+
+// A NodeLister names the device nodes of a card on the host.
+type NodeLister interface {
+	Nodes(card accel.Card) []string
+}
+
+// A Reserver has a say before cards are handed out.
+type Reserver interface {
+	BeforeReserve(ctx context.Context, cards []accel.Card) error
+}
+
+// Sample is the live numbers of one card. Nil is a number that the card does not report.
+type Sample struct {
+	MemoryUsedMiB  *uint64
+	UtilizationPct *float64 // share of time in which a kernel ran, 0–100
+	TemperatureC   *float64
+	PowerW         *float64
+	PowerLimitW    *float64
+}

@@ -1,0 +1,146 @@
+package nvidia
+
+import (
+	"encoding/csv"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// fieldName is one cell of a CSV header: the name of a query field and, in brackets, its unit.
+var fieldName = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_.]*)(?: \[[^\]]*\])?$`)
+
+// parseCSV reads the answers to --query-gpu and --query-compute-apps, by the names in the header. Rows without a
+// header give no more than index and name, and only where a row starts with them.
+func parseCSV(out string) (report, bool) {
+	var r report
+	var header []string
+	found := false
+	for _, line := range strings.Split(out, "\n") {
+		cells := csvCells(line)
+		if len(cells) == 0 {
+			continue
+		}
+		if names := headerNames(cells); names != nil {
+			header, found = names, true
+			if slices.Contains(names, "pid") {
+				r.processesKnown = true
+			}
+			continue
+		}
+		switch {
+		case header == nil:
+			if g, ok := bareRow(cells); ok {
+				r.gpus, found = append(r.gpus, g), true
+			}
+		case slices.Contains(header, "pid"):
+			r.addProcess(row{header, cells})
+		default:
+			r.addGPU(row{header, cells})
+		}
+	}
+	return r, found
+}
+
+func csvCells(line string) []string {
+	if strings.TrimSpace(line) == "" {
+		return nil
+	}
+	rd := csv.NewReader(strings.NewReader(line))
+	rd.LazyQuotes, rd.TrimLeadingSpace, rd.FieldsPerRecord = true, true, -1
+	cells, err := rd.Read()
+	if err != nil {
+		return nil // one broken line is not worth more than itself
+	}
+	for i := range cells {
+		cells[i] = strings.TrimSpace(cells[i])
+	}
+	return cells
+}
+
+// headerNames is the names of a header line, nil for any other line.
+func headerNames(cells []string) []string {
+	names := make([]string, len(cells))
+	for i, c := range cells {
+		m := fieldName.FindStringSubmatch(c)
+		if m == nil {
+			return nil
+		}
+		names[i] = m[1]
+	}
+	for _, n := range []string{"index", "uuid", "name", "pid", "gpu_uuid", "gpu_name", "pci.bus_id", "gpu_bus_id"} {
+		if slices.Contains(names, n) {
+			return names
+		}
+	}
+	return nil
+}
+
+// bareRow reads a row printed without a header. Nothing says what its columns are; the two that every recorded one
+// starts with can be told by their shape.
+func bareRow(cells []string) (gpu, bool) {
+	if len(cells) < 2 {
+		return gpu{}, false
+	}
+	index, name := whole(cells[0]), text(cells[1])
+	if index == nil || name == "" || number(name) != nil || !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
+		return gpu{}, false
+	}
+	return gpu{index: index, name: name}, true
+}
+
+type row struct{ header, cells []string }
+
+// get is the value of the first of the named fields that the row has, empty when it says nothing.
+func (r row) get(names ...string) string {
+	for _, n := range names {
+		if i := slices.Index(r.header, n); i >= 0 && i < len(r.cells) {
+			if v := text(r.cells[i]); v != "" {
+				return v
+			}
+		}
+	}
+	return ""
+}
+
+func (r *report) addGPU(row row) {
+	g := gpu{
+		index: whole(row.get("index")), uuid: row.get("uuid", "gpu_uuid"), name: row.get("name", "gpu_name"),
+		pci:    pciAddress(row.get("pci.bus_id", "gpu_bus_id")),
+		memory: mib(row.get("memory.total")), memoryUsed: mib(row.get("memory.used")),
+		migMode:     onOff(row.get("mig.mode.current")),
+		utilization: number(row.get("utilization.gpu")), temperature: number(row.get("temperature.gpu")),
+		power: number(row.get("power.draw", "power.draw.instant")), powerOf: number(row.get("power.limit", "enforced.power.limit")),
+	}
+	first(&r.driver, row.get("driver_version", "kmd_version"))
+	if g.index == nil && g.uuid == "" && g.pci == "" {
+		return // a row of errors: the line above it names the card
+	}
+	g.dead = deadRow(row, g)
+	r.gpus = append(r.gpus, g)
+}
+
+// deadRow says why a row that still names its card is of a card that cannot be used.
+func deadRow(row row, g gpu) string {
+	for _, c := range row.cells {
+		if c == "[GPU is lost]" || c == "[GPU requires reset]" {
+			return "nvidia-smi: " + strings.Trim(c, "[]")
+		}
+	}
+	if slices.Contains(row.header, "name") && g.name == "" {
+		return reasonERR
+	}
+	if action := row.get("gpu_recovery_action"); action != "" && action != "None" {
+		return "nvidia-smi asks for recovery: " + action
+	}
+	return ""
+}
+
+func (r *report) addProcess(row row) {
+	pid, err := strconv.Atoi(row.get("pid"))
+	if err != nil {
+		return
+	}
+	r.processes = append(r.processes, process{uuid: row.get("gpu_uuid"), pci: pciAddress(row.get("gpu_bus_id")), pid: pid})
+}

@@ -1,0 +1,262 @@
+package nvidia
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// toolLimit is how long nvidia-smi may take. It is below the limit of a whole reading, so that the kernel's files can
+// still be read when the tool hangs.
+const toolLimit = 4 * time.Second
+
+// reasonTool is the reason of cards while the driver cannot be reached.
+const reasonTool = "nvidia-smi cannot reach the NVIDIA driver"
+
+// Config says where to look.
+type Config struct {
+	Root string // folder with /proc and /sys of the machine; NVML is used only when it is "/" or empty
+	SMI  string // nvidia-smi: a name to find on PATH, or a path; empty is the name
+}
+
+// Detector finds NVIDIA cards. It is safe for concurrent use.
+type Detector struct {
+	log   hclog.Logger
+	files hostfs.FS
+	smi   *smi
+	nvml  func() (report, error) // nil when the library is not to be used
+
+	mu     sync.Mutex
+	minors map[string]int // card UUID → number of its device node
+	said   string         // the last thing logged about the path taken
+}
+
+var (
+	_ device.Detector      = (*Detector)(nil)
+	_ device.Sampler       = (*Detector)(nil)
+	_ device.ProcessLister = (*Detector)(nil)
+	_ device.NodeLister    = (*Detector)(nil)
+)
+
+// New returns a detector. It touches nothing until the first call.
+func New(cfg Config, log hclog.Logger) *Detector {
+	d := &Detector{log: log, files: hostfs.New(cfg.Root), smi: &smi{path: cfg.SMI}, minors: map[string]int{}}
+	if d.smi.path == "" {
+		d.smi.path = "nvidia-smi"
+	}
+	if cfg.Root == "" || cfg.Root == "/" {
+		d.nvml = nvmlReport
+	}
+	return d
+}
+
+// Name is the name of the source.
+func (d *Detector) Name() string { return "nvidia" }
+
+// Vendor is the brand.
+func (d *Detector) Vendor() accel.Vendor { return accel.NVIDIA }
+
+// Detect lists the cards by the best path that answers: NVML, nvidia-smi, the kernel.
+func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
+	r, source, err := d.inventory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, mpsErr := exec.LookPath("nvidia-cuda-mps-control")
+	cards := r.cards(source, d.files, mpsErr == nil)
+	d.remember(r)
+	return cards, nil
+}
+
+func (d *Detector) inventory(ctx context.Context) (report, string, error) {
+	kernel, kernelErr := kernelReport(d.files)
+	if kernelErr != nil {
+		d.log.Debug("some pci devices cannot be read", "error", kernelErr)
+	}
+	if d.nvml != nil {
+		r, err := d.nvml()
+		if err == nil {
+			d.say("nvml", nil)
+			r.addKernel(kernel)
+			return r, "nvml", nil
+		}
+		if !errors.Is(err, errNVMLAbsent) {
+			d.say("nvidia-smi, because nvml does not answer", err)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, toolLimit)
+	defer cancel()
+	r, err := d.smi.inventory(limited)
+	switch {
+	case err == nil && !r.noDriver:
+		d.say("nvidia-smi", nil)
+		r.addKernel(kernel)
+		return r, "cli", nil
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		d.say("sysfs, because nvidia-smi is not installed", nil)
+		return kernel, "sysfs", nil
+	}
+	reason := reasonTool
+	if err != nil {
+		reason = "nvidia-smi does not answer"
+		if errors.Is(err, errNothingRead) {
+			reason = errNothingRead.Error()
+		}
+	}
+	d.say("sysfs, because "+reason, err)
+	if len(kernel.gpus) == 0 {
+		if err == nil {
+			return kernel, "sysfs", nil // a tool without driver and without cards: nothing is there
+		}
+		return report{}, "", fmt.Errorf("%s", reason)
+	}
+	for i := range kernel.gpus {
+		first(&kernel.gpus[i].dead, reason)
+	}
+	return kernel, "sysfs", nil
+}
+
+// say logs the path taken, once for every change.
+func (d *Detector) say(path string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.said == path {
+		return
+	}
+	d.said = path
+	d.log.Info("reading nvidia cards", "path", path, "error", err)
+}
+
+func (d *Detector) remember(r report) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, g := range r.gpus {
+		if g.minor == nil {
+			continue
+		}
+		d.minors[g.identity()] = *g.minor
+		for _, m := range g.migs {
+			d.minors[m.identity(g)] = *g.minor
+		}
+	}
+}
+
+// Nodes are the device nodes of the card. They are empty when the number of its node is not known.
+func (d *Detector) Nodes(card accel.Card) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	minor, ok := d.minors[card.UUID]
+	if !ok {
+		return nil
+	}
+	return []string{"/dev/nvidia" + strconv.Itoa(minor)}
+}
+
+// live reads the numbers that change, by the best path that answers.
+func (d *Detector) live(ctx context.Context, cards []accel.Card) (report, error) {
+	if d.nvml != nil {
+		if r, err := d.nvml(); err == nil {
+			return r, nil
+		}
+	}
+	partitions := slices.ContainsFunc(cards, func(c accel.Card) bool { return c.Form == accel.Partition })
+	return d.smi.sample(ctx, partitions)
+}
+
+// Sample reads the live numbers of cards. A partition has its own memory; the board's heat and power are shown with
+// the board only, not with each of its parts.
+func (d *Detector) Sample(ctx context.Context, cards []accel.Card) (map[string]device.Sample, error) {
+	r, err := d.live(ctx, cards)
+	if err != nil {
+		return nil, err
+	}
+	samples := map[string]device.Sample{}
+	for _, c := range cards {
+		i := slices.IndexFunc(r.gpus, func(g gpu) bool { return g.describes(c) })
+		if i < 0 {
+			continue
+		}
+		g := r.gpus[i]
+		if c.Form != accel.Partition {
+			samples[c.UUID] = device.Sample{
+				MemoryUsedMiB: g.memoryUsed, UtilizationPct: g.utilization, TemperatureC: g.temperature,
+				PowerW: g.power, PowerLimitW: g.powerOf,
+			}
+			continue
+		}
+		for _, m := range g.migs {
+			if m.identity(g) == c.UUID || m.sameSlot(g, c, cards) {
+				samples[c.UUID] = device.Sample{MemoryUsedMiB: m.memoryUsed}
+			}
+		}
+	}
+	return samples, nil
+}
+
+// describes tells whether a reading is of the board of this card. Readings differ in what they know: the list has no
+// address, the table no UUID.
+func (g gpu) describes(c accel.Card) bool {
+	if g.uuid != "" && g.uuid == c.UUID || g.pci != "" && g.pci == c.PCIAddress {
+		return true
+	}
+	return g.index != nil && (g.pci == "" || c.PCIAddress == "") && *g.index == c.Index
+}
+
+// sameSlot finds a partition that the reading knows only by its place on the board: partitions are listed in the
+// order of their device numbers.
+func (m mig) sameSlot(g gpu, c accel.Card, cards []accel.Card) bool {
+	if m.uuid != "" {
+		return false
+	}
+	n := 0
+	for _, o := range cards {
+		if o.Form != accel.Partition || !g.describes(o) {
+			continue
+		}
+		if o.UUID == c.UUID {
+			return n < len(g.migs) && g.migs[n].device == m.device
+		}
+		n++
+	}
+	return false
+}
+
+// Processes lists the compute processes of each card. Processes that only draw do not count. For a partition nothing
+// can be told: the tool names the board.
+func (d *Detector) Processes(ctx context.Context, cards []accel.Card) (map[string][]int, error) {
+	var r report
+	err := errNVMLAbsent
+	if d.nvml != nil {
+		r, err = d.nvml()
+	}
+	if err != nil || !r.processesKnown {
+		if r, err = d.smi.readProcesses(ctx); err != nil {
+			return nil, err
+		}
+	}
+	byCard := map[string][]int{}
+	for _, c := range cards {
+		if c.Form == accel.Partition {
+			continue
+		}
+		byCard[c.UUID] = []int{}
+		for _, p := range r.processes {
+			if (gpu{uuid: p.uuid, pci: p.pci, index: p.index}).describes(c) {
+				byCard[c.UUID] = append(byCard[c.UUID], p.pid)
+			}
+		}
+	}
+	return byCard, nil
+}

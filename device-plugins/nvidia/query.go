@@ -1,0 +1,116 @@
+package nvidia
+
+import "strings"
+
+// parseQuery reads `nvidia-smi -q`: "key : value" lines in sections told apart by indentation, 4 blanks a level.
+func parseQuery(out string) (report, bool) {
+	var r report
+	var path []string
+	for _, line := range strings.Split(out, "\n") {
+		trimmed := strings.TrimSpace(line)
+		if trimmed == "" {
+			continue
+		}
+		depth := (len(line) - len(strings.TrimLeft(line, " "))) / 4
+		if address, ok := strings.CutPrefix(line, "GPU "); ok {
+			path = nil
+			r.gpus = append(r.gpus, gpu{pci: pciAddress(address)})
+			continue
+		}
+		key, value, pair := strings.Cut(trimmed, " : ")
+		key = strings.TrimSpace(strings.TrimSuffix(key, " :"))
+		if len(r.gpus) > 0 {
+			depth-- // inside a card the card's own line is the root
+		}
+		path = append(path[:max(0, min(depth, len(path)))], key)
+		if len(r.gpus) == 0 {
+			r.queryHead(key, value)
+			continue
+		}
+		g := &r.gpus[len(r.gpus)-1]
+		if key == "Processes" {
+			r.processesKnown = true
+		}
+		if !pair {
+			if key == "MIG Device" {
+				g.migs = append(g.migs, mig{device: len(g.migs)})
+			}
+			continue
+		}
+		r.queryValue(g, path, value)
+	}
+	return r, len(r.gpus) > 0
+}
+
+func (r *report) queryHead(key, value string) {
+	if key == "Driver Version" || key == "KMD version" || key == "KMD Version" {
+		if v := text(value); v != "" && v[0] >= '0' && v[0] <= '9' {
+			first(&r.driver, v)
+		}
+	}
+}
+
+func (r *report) queryValue(g *gpu, path []string, value string) {
+	tail := strings.Join(path[max(0, len(path)-2):], "/")
+	if path[0] == "MIG Device" && len(g.migs) > 0 {
+		g.migs[len(g.migs)-1].queryValue(tail, value)
+		return
+	}
+	switch key := path[len(path)-1]; {
+	case key == "Product Name" && g.name == "":
+		if g.name = text(value); g.name == "" {
+			g.dead = reasonERR
+		}
+	case key == "GPU UUID":
+		g.uuid = text(value)
+	case key == "Minor Number":
+		g.minor = whole(value)
+	case key == "Process ID":
+		if pid := whole(value); pid != nil {
+			r.processes = append(r.processes, process{uuid: g.uuid, pci: g.pci, pid: *pid})
+		}
+	case key == "Type" && strings.TrimSpace(value) == "G" && len(r.processes) > 0:
+		r.processes = r.processes[:len(r.processes)-1] // a process that only draws
+	case key == "GPU Recovery Action" && text(value) != "" && strings.TrimSpace(value) != "None":
+		g.dead = "nvidia-smi asks for recovery: " + text(value)
+	default:
+		g.queryReading(tail, value)
+	}
+}
+
+func (g *gpu) queryReading(tail, value string) {
+	switch tail {
+	case "MIG Mode/Current":
+		g.migMode = onOff(value)
+	case "FB Memory Usage/Total":
+		g.memory = mib(value)
+	case "FB Memory Usage/Used":
+		g.memoryUsed = mib(value)
+	case "Utilization/Gpu", "Utilization/GPU":
+		g.utilization = number(value)
+	case "Temperature/GPU Current Temp":
+		g.temperature = number(value)
+	case "GPU Power Readings/Instantaneous Power Draw", "GPU Power Readings/Average Power Draw",
+		"GPU Power Readings/Power Draw", "Power Readings/Power Draw":
+		known(&g.power, number(value))
+	case "GPU Power Readings/Current Power Limit", "Power Readings/Power Limit":
+		g.powerOf = number(value)
+	}
+}
+
+func (m *mig) queryValue(tail, value string) {
+	switch tail {
+	case "MIG Device/Index":
+		if n := whole(value); n != nil {
+			m.device = *n
+		}
+	case "MIG Device/GPU Instance ID":
+		m.gi = whole(value)
+	case "MIG Device/Compute Instance ID":
+		m.ci = whole(value)
+	case "Shared FB Memory Usage/Total", "FB Memory Usage/Total":
+		m.memory = mib(value)
+	case "Shared FB Memory Usage/Used", "FB Memory Usage/Used":
+		m.memoryUsed = mib(value)
+	}
+}

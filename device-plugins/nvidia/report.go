@@ -1,0 +1,211 @@
+// Package nvidia finds NVIDIA cards and reads their facts, statistics and processes: by NVML, then by nvidia-smi,
+// then from the kernel's files. Forms, device groups and reservations do not belong here.
+package nvidia
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A report is what one reading said, in the words of the tool. Fields the reading did not have are nil or empty:
+// unknown is not zero.
+type report struct {
+	gpus      []gpu
+	driver    string
+	processes []process
+	// processesKnown is set when the reading lists processes, also when it lists none.
+	processesKnown bool
+	// noDriver is set when the tool says that it cannot reach the driver, noDevices when it says that it found none.
+	noDriver, noDevices bool
+}
+
+// gpu is one board as a reading printed it.
+type gpu struct {
+	index   *int
+	uuid    string
+	pci     string // normal form, see pciAddress
+	name    string
+	nameCut bool // the name was cut short by the tool
+	minor   *int // number of the device node
+	memory  *uint64
+	migMode *bool
+	migs    []mig
+	dead    string // why the card cannot be used, empty when nothing says so
+
+	memoryUsed                               *uint64
+	utilization, temperature, power, powerOf *float64
+}
+
+// mig is one existing partition.
+type mig struct {
+	profile    string // such as 1g.10gb, empty when the reading does not say
+	uuid       string
+	device     int // number within the board
+	gi, ci     *int
+	memory     *uint64
+	memoryUsed *uint64
+}
+
+// process is one compute process, on the board with this UUID, PCI address or index.
+type process struct {
+	uuid, pci string
+	index     *int
+	pid       int
+}
+
+// same tells whether two readings mean one board: by UUID, else by PCI address, else by index.
+func (g gpu) same(o gpu) bool {
+	switch {
+	case g.uuid != "" && o.uuid != "":
+		return g.uuid == o.uuid
+	case g.pci != "" && o.pci != "":
+		return g.pci == o.pci
+	case g.index != nil && o.index != nil:
+		return *g.index == *o.index
+	}
+	return false
+}
+
+// merge adds what another reading of the same moment knows more. What is known already stays.
+func (r *report) merge(o report) {
+	for _, theirs := range o.gpus {
+		i := slices.IndexFunc(r.gpus, theirs.same)
+		if i < 0 {
+			r.gpus = append(r.gpus, theirs)
+			continue
+		}
+		r.gpus[i].merge(theirs)
+	}
+	if r.driver == "" {
+		r.driver = o.driver
+	}
+	if !r.processesKnown {
+		r.processes, r.processesKnown = o.processes, o.processesKnown
+	}
+	r.noDriver = r.noDriver || o.noDriver
+	r.noDevices = r.noDevices || o.noDevices
+}
+
+func (g *gpu) merge(o gpu) {
+	if g.name == "" || g.nameCut && o.name != "" && !o.nameCut {
+		g.name, g.nameCut = o.name, o.nameCut
+	}
+	first(&g.uuid, o.uuid)
+	first(&g.pci, o.pci)
+	first(&g.dead, o.dead)
+	known(&g.index, o.index)
+	known(&g.minor, o.minor)
+	known(&g.memory, o.memory)
+	known(&g.memoryUsed, o.memoryUsed)
+	known(&g.migMode, o.migMode)
+	known(&g.utilization, o.utilization)
+	known(&g.temperature, o.temperature)
+	known(&g.power, o.power)
+	known(&g.powerOf, o.powerOf)
+	for _, theirs := range o.migs {
+		i := slices.IndexFunc(g.migs, func(m mig) bool { return m.device == theirs.device })
+		if i < 0 {
+			g.migs = append(g.migs, theirs)
+			continue
+		}
+		mine := &g.migs[i]
+		first(&mine.profile, theirs.profile)
+		first(&mine.uuid, theirs.uuid)
+		known(&mine.gi, theirs.gi)
+		known(&mine.ci, theirs.ci)
+		known(&mine.memory, theirs.memory)
+		known(&mine.memoryUsed, theirs.memoryUsed)
+	}
+}
+
+func first(dst *string, more string) {
+	if *dst == "" {
+		*dst = more
+	}
+}
+
+func known[T any](dst **T, more *T) {
+	if *dst == nil {
+		*dst = more
+	}
+}
+
+// unknown tells whether a printed value says nothing: every bracketed remark of the tool is one.
+func unknown(s string) bool {
+	switch s = strings.TrimSpace(s); strings.ToUpper(s) {
+	case "", "-", "N/A", "ERR!", "UNKNOWN ERROR", "NOT SUPPORTED":
+		return true
+	}
+	return strings.HasPrefix(s, "[") || strings.HasPrefix(s, "Requested functionality")
+}
+
+// text is a printed value, empty when it says nothing.
+func text(s string) string {
+	if unknown(s) {
+		return ""
+	}
+	return strings.TrimSpace(s)
+}
+
+// number reads the number a printed value starts with, such as 34.61 of "34.61 W" and 24 of "24C".
+func number(s string) *float64 {
+	s = strings.TrimSpace(s)
+	end := 0
+	for end < len(s) && (s[end] >= '0' && s[end] <= '9' || s[end] == '.') {
+		end++
+	}
+	n, err := strconv.ParseFloat(s[:end], 64)
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+// mib reads a printed memory size. The tool prints MiB; a size without a unit is MiB as well (nounits).
+func mib(s string) *uint64 {
+	n := number(s)
+	if n == nil || *n > 1<<40 {
+		return nil
+	}
+	v := *n
+	switch unit := strings.TrimLeft(strings.TrimSpace(s), "0123456789."); strings.TrimSpace(unit) {
+	case "KiB":
+		v /= 1024
+	case "GiB":
+		v *= 1024
+	}
+	u := uint64(v)
+	return &u
+}
+
+func whole(s string) *int {
+	n, err := strconv.Atoi(strings.TrimSpace(s))
+	if err != nil || n < 0 {
+		return nil
+	}
+	return &n
+}
+
+// onOff reads the state of a mode. Boards without the mode print N/A, which is nil.
+func onOff(s string) *bool {
+	on := strings.TrimSpace(s) == "Enabled"
+	if !on && strings.TrimSpace(s) != "Disabled" {
+		return nil
+	}
+	return &on
+}
+
+// pciAddress brings an address to the kernel's form: 4 digits of domain where they suffice, lower case.
+func pciAddress(s string) string {
+	s = strings.ToLower(text(s))
+	domain, rest, ok := strings.Cut(s, ":")
+	if !ok || len(rest) != len("00:00.0") {
+		return ""
+	}
+	domain = strings.TrimLeft(domain, "0")
+	for len(domain) < 4 {
+		domain = "0" + domain
+	}
+	return domain + ":" + rest
+}

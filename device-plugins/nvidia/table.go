@@ -1,0 +1,109 @@
+package nvidia
+
+import (
+	"regexp"
+	"strings"
+)
+
+// reasonERR is the reason of a card of which the tool prints errors in place of values.
+const reasonERR = "nvidia-smi prints errors in place of the card's values"
+
+var (
+	tableDriver  = regexp.MustCompile(`(?:Driver|KMD) Version:\s*([0-9][0-9.]*)`)
+	tableName    = regexp.MustCompile(`^\s*(\d+)\s+(.*?)\s+(?:On|Off|N/A|Enabled|Disabled)\s*$`)
+	tablePCI     = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]`)
+	tableMemory  = regexp.MustCompile(`(\d+\s*MiB)\s*/\s*(\d+\s*MiB)`)
+	tablePower   = regexp.MustCompile(`(\d+W|N/A|ERR!)\s*/\s*(\d+W|N/A|ERR!)`)
+	tableHeat    = regexp.MustCompile(`\b(\d+)C\b`)
+	tableUtil    = regexp.MustCompile(`\b(\d+)%`)
+	tableMIG     = regexp.MustCompile(`^\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s*$`)
+	tableProcess = regexp.MustCompile(`^\|\s+(\d+)\s+(?:(?:\d+|N/A)\s+(?:\d+|N/A)\s+)?(\d+)\s+(C|G|C\+G|M\+C)\s`)
+)
+
+// parseTable reads what plain `nvidia-smi` prints for people. A card is two or three lines of one box; which line it
+// is shows by what stands in it, because the columns move between versions.
+func parseTable(out string) (report, bool) {
+	var r report
+	if m := tableDriver.FindStringSubmatch(out); m != nil {
+		r.driver = m[1]
+	}
+	section := "gpus"
+	var current *gpu
+	for _, line := range strings.Split(out, "\n") {
+		switch {
+		case strings.Contains(line, "MIG devices:"):
+			section, current = "migs", nil
+			continue
+		case strings.Contains(line, "Processes:"):
+			section, r.processesKnown = "processes", true
+			continue
+		}
+		if section == "processes" {
+			if m := tableProcess.FindStringSubmatch(line); m != nil && strings.Contains(m[3], "C") {
+				if pid := whole(m[2]); pid != nil {
+					r.processes = append(r.processes, process{index: whole(m[1]), pid: *pid})
+				}
+			}
+			continue
+		}
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if len(cells) < 3 {
+			continue
+		}
+		if section == "migs" {
+			r.tableMIG(cells)
+			continue
+		}
+		if pci := tablePCI.FindString(cells[1]); pci != "" {
+			r.gpus = append(r.gpus, tableGPU(cells[0], pci))
+			current = &r.gpus[len(r.gpus)-1]
+		} else if current != nil {
+			current.tableValues(cells)
+		}
+	}
+	return r, len(r.gpus) > 0
+}
+
+func tableGPU(nameCell, pci string) gpu {
+	g := gpu{pci: pciAddress(pci)}
+	if m := tableName.FindStringSubmatch(nameCell); m != nil {
+		g.index = whole(m[1])
+		g.name = text(m[2])
+		g.nameCut = strings.HasSuffix(g.name, "...")
+		if g.name == "" {
+			g.dead = reasonERR
+		}
+	}
+	return g
+}
+
+func (g *gpu) tableValues(cells []string) {
+	if m := tableMemory.FindStringSubmatch(cells[1]); m != nil {
+		g.memoryUsed, g.memory = mib(m[1]), mib(m[2])
+	}
+	if m := tablePower.FindStringSubmatch(cells[0]); m != nil {
+		g.power, g.powerOf = number(m[1]), number(m[2])
+	}
+	if m := tableHeat.FindStringSubmatch(cells[0]); m != nil {
+		g.temperature = number(m[1])
+	}
+	if m := tableUtil.FindStringSubmatch(cells[2]); m != nil {
+		g.utilization = number(m[1])
+	}
+	if mode := onOff(cells[2]); mode != nil {
+		g.migMode = mode
+	}
+}
+
+func (r *report) tableMIG(cells []string) {
+	m, memory := tableMIG.FindStringSubmatch(cells[0]), tableMemory.FindStringSubmatch(cells[1])
+	if m == nil || memory == nil {
+		return
+	}
+	index, device := whole(m[1]), whole(m[4])
+	for i := range r.gpus {
+		if g := &r.gpus[i]; index != nil && device != nil && g.index != nil && *g.index == *index {
+			g.migs = append(g.migs, mig{device: *device, gi: whole(m[2]), ci: whole(m[3]), memoryUsed: mib(memory[1]), memory: mib(memory[2])})
+		}
+	}
+}

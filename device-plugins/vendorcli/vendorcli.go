@@ -1,0 +1,74 @@
+// Package vendorcli runs the command line tools of card makers: with a time limit that a hanging tool cannot
+// outlive, in a process group of its own, with bounded output and a fixed language. What the output means belongs to
+// the package of the vendor.
+package vendorcli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// maxOutput bounds what is kept of each stream. The longest real output, a full query of 16 cards, is below 1 MiB.
+const maxOutput = 8 << 20
+
+// Output is what a tool printed. Many tools exit with an error while most of what they printed is right, so a status
+// other than 0 is a fact here, not an error.
+type Output struct {
+	Stdout, Stderr string
+	ExitCode       int
+}
+
+// Run runs one tool to its end. The error says that the tool could not be started (errors.Is exec.ErrNotFound when it
+// is not installed) or that ctx ended first; the tool and all it started are killed then. What was printed until
+// then is returned beside the error.
+func Run(ctx context.Context, name string, args ...string) (Output, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error {
+		// A tool started by a wrapper script must not survive its wrapper.
+		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		if errors.Is(err, syscall.ESRCH) {
+			return os.ErrProcessDone
+		}
+		return err
+	}
+	// A tool stuck in the kernel cannot be killed. Do not wait for it: its pipes are closed after a moment.
+	cmd.WaitDelay = 200 * time.Millisecond
+	stdout, stderr := &capped{}, &capped{}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	err := cmd.Run()
+	out := Output{Stdout: stdout.String(), Stderr: stderr.String(), ExitCode: -1}
+	if cmd.ProcessState != nil {
+		out.ExitCode = cmd.ProcessState.ExitCode()
+	}
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return out, fmt.Errorf("run %s: %w", filepath.Base(name), ctx.Err())
+	case errors.As(err, &exit), errors.Is(err, exec.ErrWaitDelay):
+		return out, nil
+	case err != nil:
+		return out, fmt.Errorf("run %s: %w", filepath.Base(name), err)
+	}
+	return out, nil
+}
+
+// capped keeps the first maxOutput bytes and drops the rest, so that a tool gone wild cannot fill the memory.
+type capped struct{ kept bytes.Buffer }
+
+func (c *capped) Write(p []byte) (int, error) {
+	if room := maxOutput - c.kept.Len(); room > 0 {
+		c.kept.Write(p[:min(room, len(p))])
+	}
+	return len(p), nil
+}
+
+func (c *capped) String() string { return c.kept.String() }
