@@ -1,0 +1,171 @@
+// Package balance picks one backend of a service for a request: the policies, the counts they need, and the memory
+// of which backends failed a moment ago. Where backends come from and what is sent to them does not belong here.
+package balance
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
+)
+
+// Policy is the way in which a backend is chosen.
+type Policy string
+
+const (
+	// RoundRobin takes backends in turn, exactly, also while the list of backends is refreshed.
+	RoundRobin Policy = "round_robin"
+	// LeastConnections takes the backend with the fewest requests in flight; equals are taken in turn.
+	LeastConnections Policy = "least_connections"
+)
+
+// ParsePolicy reads a policy; empty is round robin.
+func ParsePolicy(s string) (Policy, error) {
+	switch p := Policy(s); p {
+	case "":
+		return RoundRobin, nil
+	case RoundRobin, LeastConnections:
+		return p, nil
+	}
+	return "", fmt.Errorf("unknown policy %q: write round_robin or least_connections", s)
+}
+
+// Backend is one instance of a service.
+type Backend struct {
+	ID   string // stable while the instance lives; orders the list
+	Addr string // host:port
+}
+
+// Rest is how long a failed backend is left alone.
+const Rest = 5 * time.Second
+
+// Pool holds the backends of one service. It is safe for concurrent use.
+type Pool struct {
+	clock clock.Clock
+
+	mu       sync.Mutex
+	backends []*member // ordered by ID
+	turn     uint64
+}
+
+type member struct {
+	Backend
+	inFlight int
+	restedAt time.Time // when it may be used again; zero when it never failed
+}
+
+// NewPool makes an empty pool.
+func NewPool(c clock.Clock) *Pool { return &Pool{clock: c} }
+
+// Set replaces the list. Counts of backends that stay are kept, and so is the turn.
+func (p *Pool) Set(list []Backend) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := map[string]*member{}
+	for _, m := range p.backends {
+		old[m.ID] = m
+	}
+	next := make([]*member, 0, len(list))
+	for _, b := range list {
+		m := old[b.ID]
+		if m == nil {
+			m = &member{}
+		} else if m.Addr != b.Addr {
+			m.restedAt = time.Time{}
+		}
+		m.Backend = b
+		next = append(next, m)
+	}
+	slices.SortFunc(next, func(a, b *member) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	p.backends = next
+}
+
+// Len is the number of backends, resting ones included.
+func (p *Pool) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.backends)
+}
+
+// Lease is one request's hold on a backend. Call Done exactly once.
+type Lease struct {
+	Backend
+	pool *Pool
+	m    *member
+}
+
+// Take chooses a backend and counts the request in the same step, so that a burst spreads. Backends in not are
+// never chosen; resting ones only when there is no other, because the last backend is better than none. The
+// result is nil when every backend is in not.
+func (p *Pool) Take(policy Policy, not map[string]bool) *Lease {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.clock.Now()
+	pick := p.choose(policy, func(m *member) bool { return !not[m.ID] && !m.restedAt.After(now) })
+	if pick == nil {
+		pick = p.choose(policy, func(m *member) bool { return !not[m.ID] })
+	}
+	if pick == nil {
+		return nil
+	}
+	pick.inFlight++
+	return &Lease{Backend: pick.Backend, pool: p, m: pick}
+}
+
+// choose walks the list once from the backend whose turn it is.
+func (p *Pool) choose(policy Policy, usable func(*member) bool) *member {
+	n := len(p.backends)
+	if n == 0 {
+		return nil
+	}
+	var best *member
+	bestAt := 0
+	start := int(p.turn % uint64(n))
+	for i := range n {
+		at := (start + i) % n
+		m := p.backends[at]
+		if !usable(m) {
+			continue
+		}
+		if best == nil || policy == LeastConnections && m.inFlight < best.inFlight {
+			best, bestAt = m, at
+		}
+		if policy == RoundRobin {
+			break
+		}
+	}
+	if best != nil {
+		p.turn = uint64(bestAt) + 1
+	}
+	return best
+}
+
+// Done gives the backend back. A failed one rests for a while.
+func (l *Lease) Done(failed bool) {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	l.m.inFlight--
+	if failed {
+		l.m.restedAt = l.pool.clock.Now().Add(Rest)
+	} else {
+		l.m.restedAt = time.Time{}
+	}
+}
+
+// InFlight is the number of requests under way at each backend, by ID.
+func (p *Pool) InFlight() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	counts := make(map[string]int, len(p.backends))
+	for _, m := range p.backends {
+		counts[m.ID] = m.inFlight
+	}
+	return counts
+}

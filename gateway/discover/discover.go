@@ -1,0 +1,260 @@
+// Package discover finds the services that serve models and their live instances: in Consul, or in Nomad's own
+// service registry where there is no Consul. Choosing an instance for a request does not belong here.
+package discover
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// ModelTag begins the service tag that names a model served under its own name: heteroflow.model=<name>.
+const ModelTag = "heteroflow.model="
+
+// Instance is one live copy of a service.
+type Instance struct {
+	ID   string // the registry's id
+	Addr string // host:port
+}
+
+// Service is a name in a registry with its live instances, ordered by id.
+type Service struct {
+	Name      string
+	Models    []string // from its tags, sorted
+	Instances []Instance
+}
+
+// Registry is where services are registered. Both calls block until something changed since index, or for as
+// long as the registry holds a query; index 0 answers at once.
+type Registry interface {
+	// Names lists the services and their model tags.
+	Names(ctx context.Context, index uint64) (models map[string][]string, next uint64, err error)
+	// Live lists the instances of one service that may take traffic.
+	Live(ctx context.Context, name string, index uint64) (instances []Instance, next uint64, err error)
+}
+
+// Watcher follows a registry and keeps the last good answer while the registry does not respond.
+type Watcher struct {
+	registry Registry
+	log      hclog.Logger
+	backoff  time.Duration
+
+	mu       sync.Mutex
+	services map[string]*watched
+	wanted   map[string]bool // by name, besides those with a model tag
+	changed  chan struct{}   // closed and replaced at each change
+	lastErr  error
+	synced   bool
+}
+
+type watched struct {
+	Service
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// NewWatcher makes a watcher; Run starts it.
+func NewWatcher(r Registry, log hclog.Logger) *Watcher {
+	return &Watcher{
+		registry: r, log: log, backoff: time.Second,
+		services: map[string]*watched{}, wanted: map[string]bool{}, changed: make(chan struct{}),
+	}
+}
+
+// Want names the services to follow although no tag of theirs names a model.
+func (w *Watcher) Want(names []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := map[string]bool{}
+	for _, n := range names {
+		next[n] = true
+	}
+	if len(next) == len(w.wanted) && !slices.ContainsFunc(names, func(n string) bool { return !w.wanted[n] }) {
+		return
+	}
+	w.wanted = next
+	w.notify()
+}
+
+// Services is the present view, ordered by name. Changed is closed at the next change of it.
+func (w *Watcher) Services() (list []Service, changed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.services {
+		list = append(list, s.Service)
+	}
+	slices.SortFunc(list, func(a, b Service) int { return strings.Compare(a.Name, b.Name) })
+	return list, w.changed
+}
+
+// Err is nil when the registry answered last time, and nil only after the first answer.
+func (w *Watcher) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lastErr == nil && !w.synced {
+		return errNotYet
+	}
+	return w.lastErr
+}
+
+func (w *Watcher) notify() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// Run follows the registry until the context ends, and returns after every watch it started has ended.
+func (w *Watcher) Run(ctx context.Context) error {
+	names := make(chan map[string][]string)
+	go w.follow(ctx, "services", func(ctx context.Context, index uint64) (uint64, error) {
+		models, next, err := w.registry.Names(ctx, index)
+		if err == nil {
+			select {
+			case names <- models:
+			case <-ctx.Done():
+			}
+		}
+		return next, err
+	})
+	var models map[string][]string
+	for {
+		w.mu.Lock()
+		changed := w.changed
+		w.mu.Unlock()
+		if models != nil {
+			w.reconcile(ctx, models)
+		}
+		select {
+		case models = <-names:
+		case <-changed:
+		case <-ctx.Done():
+			w.stopAll()
+			return ctx.Err()
+		}
+	}
+}
+
+// reconcile starts a watch for each service that should be followed and has none, and stops the others.
+func (w *Watcher) reconcile(ctx context.Context, models map[string][]string) {
+	w.mu.Lock()
+	want := map[string][]string{}
+	for name, m := range models {
+		if len(m) > 0 || w.wanted[name] {
+			want[name] = m
+		}
+	}
+	var ended []*watched
+	dirty := !w.synced
+	w.synced = true
+	for name, s := range w.services {
+		if _, ok := want[name]; !ok {
+			ended = append(ended, s)
+			delete(w.services, name)
+			dirty = true
+		}
+	}
+	for name, m := range want {
+		s := w.services[name]
+		if s == nil {
+			s = w.start(ctx, name)
+			dirty = true
+		}
+		if !slices.Equal(s.Models, m) {
+			s.Models = m
+			dirty = true
+		}
+	}
+	if dirty {
+		w.notify()
+	}
+	w.mu.Unlock()
+	for _, s := range ended {
+		s.stop()
+		<-s.done
+	}
+}
+
+// start follows one service. The lock is held.
+func (w *Watcher) start(ctx context.Context, name string) *watched {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &watched{Service: Service{Name: name}, stop: cancel, done: make(chan struct{})}
+	w.services[name] = s
+	go func() {
+		defer close(s.done)
+		w.follow(ctx, name, func(ctx context.Context, index uint64) (uint64, error) {
+			instances, next, err := w.registry.Live(ctx, name, index)
+			if err != nil {
+				return next, err
+			}
+			slices.SortFunc(instances, func(a, b Instance) int { return strings.Compare(a.ID, b.ID) })
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if !slices.Equal(s.Instances, instances) {
+				s.Instances = instances
+				w.notify()
+			}
+			return next, nil
+		})
+	}()
+	return s
+}
+
+// follow repeats a blocking query until the context ends, with a pause after an error.
+func (w *Watcher) follow(ctx context.Context, what string, ask func(context.Context, uint64) (uint64, error)) {
+	var index uint64
+	failing := false
+	for ctx.Err() == nil {
+		next, err := ask(ctx, index)
+		if ctx.Err() != nil {
+			return
+		}
+		w.mu.Lock()
+		w.lastErr = err
+		w.mu.Unlock()
+		if err != nil {
+			if !failing {
+				w.log.Warn("registry does not answer, keeping the last view", "what", what, "error", err)
+			}
+			failing = true
+			select {
+			case <-time.After(w.backoff):
+			case <-ctx.Done():
+			}
+			index = 0 // a registry that restarted may have begun anew
+			continue
+		}
+		failing = false
+		if next < index {
+			next = 0
+		}
+		index = next
+	}
+}
+
+func (w *Watcher) stopAll() {
+	w.mu.Lock()
+	all := make([]*watched, 0, len(w.services))
+	for _, s := range w.services {
+		all = append(all, s)
+	}
+	w.mu.Unlock()
+	for _, s := range all {
+		s.stop()
+		<-s.done
+	}
+}
+
+// modelsOf reads the model tags out of a service's tags.
+func modelsOf(tags []string) []string {
+	var models []string
+	for _, tag := range tags {
+		if name, ok := strings.CutPrefix(tag, ModelTag); ok && name != "" {
+			models = append(models, name)
+		}
+	}
+	slices.Sort(models)
+	return slices.Compact(models)
+}

@@ -1,0 +1,145 @@
+package discover
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Nomad reads Nomad's own service registry, which keeps unhealthy instances listed: each instance is asked on
+// /health itself. One that has not answered yet is loading and gets no traffic.
+type Nomad struct {
+	client *api.Client
+	http   *http.Client
+
+	mu    sync.Mutex
+	alive map[string]map[Instance]*health // service → its listed instances
+}
+
+type health struct {
+	ok     bool
+	misses int
+}
+
+var _ Registry = (*Nomad)(nil)
+
+const (
+	probeEvery = time.Second     // while an instance is not ready
+	checkEvery = 5 * time.Second // once it is
+	maxMisses  = 3               // a busy engine may miss a probe
+)
+
+// NewNomad takes Nomad's own environment variables for what addr and token leave empty.
+func NewNomad(addr, token string) (*Nomad, error) {
+	cfg := api.DefaultConfig()
+	if addr != "" {
+		cfg.Address = addr
+	}
+	if token != "" {
+		cfg.SecretID = token
+	}
+	client, err := api.NewClient(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make Nomad client for %s: %w", cfg.Address, err)
+	}
+	return &Nomad{client: client, http: &http.Client{Timeout: 3 * time.Second}, alive: map[string]map[Instance]*health{}}, nil
+}
+
+// Names lists the services of every namespace.
+func (n *Nomad) Names(ctx context.Context, index uint64) (map[string][]string, uint64, error) {
+	opts := (&api.QueryOptions{WaitIndex: index, WaitTime: hold, Namespace: "*"}).WithContext(ctx)
+	stubs, meta, err := n.client.Services().List(opts)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list Nomad services: %w", err)
+	}
+	models := map[string][]string{}
+	for _, stub := range stubs {
+		for _, s := range stub.Services {
+			all := append(models[s.ServiceName], modelsOf(s.Tags)...)
+			slices.Sort(all)
+			models[s.ServiceName] = slices.Compact(all)
+		}
+	}
+	return models, meta.LastIndex, nil
+}
+
+// Live lists the registered instances that answer on /health. While some do not, or may have stopped to, the
+// answer comes after a short wait instead of a long one, so that the next call looks again.
+func (n *Nomad) Live(ctx context.Context, name string, index uint64) ([]Instance, uint64, error) {
+	wait := checkEvery
+	if !n.settled(name) {
+		wait = probeEvery
+	}
+	opts := (&api.QueryOptions{WaitIndex: index, WaitTime: wait, Namespace: "*"}).WithContext(ctx)
+	registrations, meta, err := n.client.Services().Get(name, opts)
+	if err != nil {
+		return nil, 0, fmt.Errorf("list instances of %s in Nomad: %w", name, err)
+	}
+	listed := make([]Instance, 0, len(registrations))
+	for _, r := range registrations {
+		listed = append(listed, Instance{ID: r.ID, Addr: net.JoinHostPort(r.Address, strconv.Itoa(r.Port))})
+	}
+	return n.probe(ctx, name, listed), meta.LastIndex, nil
+}
+
+// probe asks every listed instance at once and forgets those of the service that are not listed any more.
+func (n *Nomad) probe(ctx context.Context, name string, listed []Instance) []Instance {
+	answers := make([]bool, len(listed))
+	var wg sync.WaitGroup
+	for i, instance := range listed {
+		wg.Go(func() { answers[i] = n.answers(ctx, instance.Addr) })
+	}
+	wg.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	before, now := n.alive[name], make(map[Instance]*health, len(listed))
+	n.alive[name] = now
+	live := make([]Instance, 0, len(listed))
+	for i, instance := range listed {
+		h := before[instance]
+		if h == nil {
+			h = &health{}
+		}
+		now[instance] = h
+		if answers[i] {
+			h.ok, h.misses = true, 0
+		} else if h.misses++; h.misses >= maxMisses {
+			h.ok = false
+		}
+		if h.ok {
+			live = append(live, instance)
+		}
+	}
+	return live
+}
+
+func (n *Nomad) settled(name string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, h := range n.alive[name] {
+		if !h.ok || h.misses > 0 {
+			return false
+		}
+	}
+	return len(n.alive[name]) > 0
+}
+
+func (n *Nomad) answers(ctx context.Context, addr string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/health", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := n.http.Do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode < 500 // an engine without /health answers 404 and lives
+}

@@ -1,0 +1,359 @@
+package relay
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heteroflow/heteroflow/gateway/balance"
+	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/internal/store"
+)
+
+// gateway is a relay in front of backends; outcomes arrive one for each request.
+type gateway struct {
+	url      string
+	pool     *balance.Pool
+	outcomes chan Outcome
+}
+
+func front(t *testing.T, backends ...http.HandlerFunc) *gateway {
+	t.Helper()
+	g := &gateway{pool: balance.NewPool(clock.System()), outcomes: make(chan Outcome, 100)}
+	var list []balance.Backend
+	for i, b := range backends {
+		s := httptest.NewServer(b)
+		t.Cleanup(s.Close)
+		list = append(list, balance.Backend{ID: fmt.Sprintf("b%d", i), Addr: strings.TrimPrefix(s.URL, "http://")})
+	}
+	g.pool.Set(list)
+	r := New(5 * time.Second)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, in *http.Request) {
+		body, err := io.ReadAll(in.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		req, err := Read(body)
+		if err != nil {
+			WriteError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
+			return
+		}
+		g.outcomes <- r.Exchange(w, in, req, g.pool, balance.RoundRobin)
+	}))
+	t.Cleanup(s.Close)
+	g.url = s.URL + "/v1/chat/completions"
+	return g
+}
+
+func (g *gateway) post(t *testing.T, body string) (status int, answer string, readErr error) {
+	t.Helper()
+	resp, err := http.Post(g.url, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(all), err
+}
+
+func events(w http.ResponseWriter, list ...string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	for _, e := range list {
+		fmt.Fprintf(w, "data: %s\n\n", e)
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+func cut(w http.ResponseWriter) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		conn.Close()
+	}
+}
+
+const (
+	chunk     = `{"choices":[{"delta":{"content":"a"}}]}`
+	usageOnly = `{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":3}}`
+	ask       = `{"model":"m","stream":true,"messages":[]}`
+)
+
+func whole(answer string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, answer) //nolint:errcheck // a test server
+	}
+}
+
+func TestStream_UsageIsMeteredAndTheChunkNobodyAskedForIsKept(t *testing.T) {
+	t.Parallel()
+	var got string
+	backend := func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got = string(body)
+		events(w, chunk, chunk, usageOnly, "[DONE]")
+	}
+	g := front(t, backend)
+	_, plain, err := g.post(t, ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(plain, `"usage"`) || !strings.HasSuffix(plain, "data: [DONE]\n\n") || strings.Count(plain, "content") != 2 {
+		t.Errorf("a client that did not ask for usage got:\n%s", plain)
+	}
+	if !strings.Contains(got, `"include_usage":true`) || !strings.Contains(got, `"messages":[]`) {
+		t.Errorf("the backend was sent %s", got)
+	}
+	o := <-g.outcomes
+	if o.End != store.EndDone || o.Usage.PromptTokens == nil || *o.Usage.PromptTokens != 7 || *o.Usage.CompletionTokens != 3 {
+		t.Errorf("outcome: %+v", o)
+	}
+	_, asked, err := g.post(t, `{"model":"m","stream":true,"stream_options":{"include_usage":true}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(asked, usageOnly) {
+		t.Errorf("a client that asked for usage got:\n%s", asked)
+	}
+}
+
+func TestExchange_AnotherBackendBeforeTheFirstEvent(t *testing.T) {
+	t.Parallel()
+	good := func(w http.ResponseWriter, _ *http.Request) { events(w, chunk, "[DONE]") }
+	for name, bad := range map[string]http.HandlerFunc{
+		"cut before headers": func(w http.ResponseWriter, _ *http.Request) { cut(w) },
+		"503":                func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "full", http.StatusServiceUnavailable) },
+		"500":                func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "fault", http.StatusInternalServerError) },
+		"cut after headers":  func(w http.ResponseWriter, _ *http.Request) { events(w); http.NewResponseController(w).Flush(); cut(w) }, //nolint:errcheck // a test server
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := front(t, bad, good)
+			status, answer, err := g.post(t, ask)
+			if status != http.StatusOK || err != nil || !strings.Contains(answer, "[DONE]") {
+				t.Fatalf("want the second backend's answer, got %d %v:\n%s", status, err, answer)
+			}
+			if o := <-g.outcomes; o.Tries != 2 || o.Backend != "b1" || o.End != store.EndDone {
+				t.Errorf("outcome: %+v", o)
+			}
+		})
+	}
+}
+
+func TestExchange_WholeAnswerCutMidwayIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	g := front(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		io.WriteString(w, `{"id":`) //nolint:errcheck // a test server
+		cut(w)
+	}, whole(`{"id":"x","usage":{"prompt_tokens":1,"completion_tokens":2}}`))
+	status, answer, err := g.post(t, `{"model":"m"}`)
+	if status != http.StatusOK || err != nil || !strings.Contains(answer, `"x"`) {
+		t.Fatalf("got %d %v %s", status, err, answer)
+	}
+	if o := <-g.outcomes; o.Tries != 2 || *o.Usage.CompletionTokens != 2 {
+		t.Errorf("outcome: %+v", o)
+	}
+}
+
+func TestStream_CutInTheMiddleIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	g := front(t, func(w http.ResponseWriter, _ *http.Request) { events(w, chunk, chunk); cut(w) })
+	_, answer, err := g.post(t, ask)
+	if err == nil {
+		t.Error("the connection must end abnormally")
+	}
+	if !strings.Contains(answer, `"error"`) || strings.Contains(answer, "[DONE]") {
+		t.Errorf("want an error event and no end mark:\n%s", answer)
+	}
+	if o := <-g.outcomes; o.End != store.EndUpstreamCut || o.Usage.CompletionTokens != nil || o.Tries != 1 {
+		t.Errorf("outcome: %+v (unknown tokens must stay unknown)", o)
+	}
+}
+
+func TestExchange_ClientErrorsAreNotTriedElsewhere(t *testing.T) {
+	t.Parallel()
+	const refusal = `{"error":{"message":"too long","code":"context_length_exceeded"}}`
+	g := front(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		io.WriteString(w, refusal) //nolint:errcheck // a test server
+	}, whole(`{}`))
+	status, answer, _ := g.post(t, `{"model":"m"}`)
+	if o := <-g.outcomes; status != http.StatusBadRequest || answer != refusal || o.Tries != 1 {
+		t.Errorf("got %d %s, %+v", status, answer, o)
+	}
+}
+
+func TestExchange_NobodyAnswers(t *testing.T) {
+	t.Parallel()
+	g := front(t)
+	status, answer, _ := g.post(t, `{"model":"m"}`)
+	if o := <-g.outcomes; status != http.StatusServiceUnavailable || !strings.Contains(answer, "no live backend") || o.Tries != 0 {
+		t.Errorf("no backend: %d %s %+v", status, answer, o)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.pool.Set([]balance.Backend{{ID: "gone", Addr: l.Addr().String()}})
+	l.Close()
+	status, answer, _ = g.post(t, `{"model":"m"}`)
+	if o := <-g.outcomes; status != http.StatusBadGateway || !strings.Contains(answer, "upstream_unreachable") || o.End != store.EndUpstreamError {
+		t.Errorf("refused: %d %s %+v", status, answer, o)
+	}
+}
+
+func TestExchange_LeavingClientStopsTheBackend(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{true, false} {
+		t.Run(fmt.Sprintf("stream %v", stream), func(t *testing.T) {
+			t.Parallel()
+			reached, stopped := make(chan struct{}), make(chan struct{})
+			g := front(t, func(w http.ResponseWriter, r *http.Request) {
+				if _, err := io.ReadAll(r.Body); err != nil {
+					t.Error(err)
+				}
+				if stream {
+					events(w, chunk)
+				}
+				close(reached)
+				<-r.Context().Done()
+				close(stopped)
+			})
+			ctx, leave := context.WithCancel(context.Background())
+			defer leave()
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.url, strings.NewReader(fmt.Sprintf(`{"model":"m","stream":%v}`, stream)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				resp, err := http.DefaultClient.Do(req)
+				if err == nil {
+					bufio.NewReader(resp.Body).ReadString('\n') //nolint:errcheck // the first event or nothing
+					resp.Body.Close()
+				}
+			}()
+			<-reached
+			leave()
+			select {
+			case <-stopped:
+			case <-time.After(10 * time.Second):
+				t.Fatal("the backend works on after the client left")
+			}
+			if o := <-g.outcomes; o.End != store.EndClientGone {
+				t.Errorf("outcome: %+v", o)
+			}
+		})
+	}
+}
+
+func TestExchange_HeadersOfOneConnectionStay(t *testing.T) {
+	t.Parallel()
+	seen := make(chan http.Header, 1)
+	g := front(t, func(w http.ResponseWriter, r *http.Request) { seen <- r.Header; whole(`{}`)(w, r) })
+	req, err := http.NewRequest(http.MethodPost, g.url, strings.NewReader(`{"model":"m"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer hf-endpoint-secret")
+	req.Header.Set("Connection", "X-Secret")
+	req.Header.Set("X-Secret", "1")
+	req.Header.Set("Traceparent", "00-abc")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	h := <-seen
+	if h.Get("Authorization") != "" || h.Get("X-Secret") != "" || h.Get("Traceparent") != "00-abc" {
+		t.Errorf("the backend saw %v", h)
+	}
+}
+
+func TestRead(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ body, want string }{
+		"no model":          {`{"stream":true}`, "model"},
+		"an empty model":    {`{"model":""}`, "model"},
+		"a model of number": {`{"model":7}`, "model must be a string, not a number"},
+		"cut short":         {`{"model":"m"`, "JSON"},
+		"a list":            {`[]`, "JSON"},
+		"a stream of text":  {`{"model":"m","stream":"yes"}`, "stream must be a bool"},
+	} {
+		if _, err := Read([]byte(tc.body)); !errors.Is(err, ErrBody) || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: want %q, got %v", name, tc.want, err)
+		}
+	}
+}
+
+func TestAskUsage_KeepsEveryOtherField(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{
+		`{"model":"m","stream":true,"top_k":5,"chat_template_kwargs":{"a":1}}`,
+		` {"model":"m","stream":true,"stream_options":null}`,
+		`{"stream_options":{"continuous_usage_stats":true},"model":"m","stream":true,"seed":12345678901234567890}`,
+		`{"model":"m"}`,
+	} {
+		r, err := Read([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, err := r.AskUsage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+		if err := errors.Join(json.Unmarshal([]byte(body), &before), json.Unmarshal(sent, &after)); err != nil {
+			t.Fatalf("%s became %s: %v", body, sent, err)
+		}
+		if r.Stream && !strings.Contains(string(after["stream_options"]), `"include_usage":true`) {
+			t.Errorf("%s: usage is not asked for in %s", body, sent)
+		}
+		delete(before, "stream_options")
+		delete(after, "stream_options")
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", body, diff)
+		}
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"model":"m","stream":true,"stream_options":{}}`))
+	f.Add([]byte(`{"model":"m","stream":true}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := Read(body)
+		if err != nil {
+			return
+		}
+		sent, err := r.AskUsage()
+		if err != nil && !errors.Is(err, ErrBody) {
+			t.Errorf("%q: %v", body, err)
+		}
+		if err == nil && !json.Valid(sent) {
+			t.Errorf("%q became %q", body, sent)
+		}
+	})
+}
+
+func FuzzSee(f *testing.F) {
+	f.Add([]byte("data: " + usageOnly + "\n\n"))
+	f.Add([]byte(": comment\n\n"))
+	f.Fuzz(func(_ *testing.T, event []byte) {
+		(&exchange{}).see(event)
+	})
+}
