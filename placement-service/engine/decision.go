@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"slices"
+
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -101,14 +103,13 @@ type ReasonCount struct {
 // Code is a stable reason code.
 type Code string
 
-// Reason codes, in the order in which a node is checked.
+// Reason codes, in the order in which a node is checked: a later one is nearer to fitting.
 const (
 	CodeNoNodes       Code = "no_nodes"       // the cluster has no nodes
 	CodeOffline       Code = "offline"        // down, draining or not eligible
 	CodeDatacenter    Code = "datacenter"     // in no datacenter of the job
 	CodeNodePool      Code = "node_pool"      // in another node pool
 	CodeConstraint    Code = "constraint"     // a constraint of the job does not hold
-	CodeDistinctHosts Code = "distinct_hosts" // the node has an allocation of the group already
 	CodeDriverMissing Code = "driver_missing" // a task driver is not there or not healthy
 	CodeNoCards       Code = "no_cards"       // the node offers no accelerator
 	CodeBrand         Code = "brand"          // no card of an accepted brand
@@ -116,11 +117,25 @@ const (
 	CodeForm          Code = "form"           // cards are offered in a form that does not serve the ask
 	CodeQoS           Code = "qos"            // cards cannot isolate as asked
 	CodeMemory        Code = "memory"         // no card has enough free memory
-	CodeModelsDiffer  Code = "models_differ"  // enough free cards, but of different models
 	CodeCount         Code = "count"          // too few free cards
+	CodeModelsDiffer  Code = "models_differ"  // enough free cards, but of different models
 	CodeCPU           Code = "cpu"            // too little processor beside the cards
 	CodeNodeMemory    Code = "node_memory"    // too little main memory beside the cards
-	CodeSpec          Code = "one_spec"       // fits alone, but not under one specification for all allocations
+	CodeDistinctHosts Code = "distinct_hosts" // the node has an allocation of the job already
+	CodeOneSpec       Code = "one_spec"       // fits alone, but not under one specification for all allocations
 	CodeFormSwitch    Code = "form_switch"    // a card has to change its form first
-	CodePlugin        Code = "plugin"         // a plugin broke; the request is tried again
 )
+
+// codes lists the reasons of a node in the order in which they are checked.
+var codes = []Code{
+	CodeOffline, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
+	CodeQoS, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDistinctHosts, CodeOneSpec,
+}
+
+// rank is the place of a code in that order. A code of somebody's own plugin comes after the built-in ones.
+func rank(c Code) int {
+	if i := slices.Index(codes, c); i >= 0 {
+		return i
+	}
+	return len(codes)
+}

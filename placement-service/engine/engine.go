@@ -1,7 +1,16 @@
 package engine
 
+import (
+	"slices"
+	"sync"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
 // Config says which plugins take part. The zero value is the default set.
 type Config struct {
+	// Plugins changes the settings of the plugins it names; the others keep their defaults. Unknown names are ignored,
+	// so that a configuration outlives a plugin.
 	Plugins []PluginSetting `json:"plugins,omitempty"`
 }
 
@@ -13,12 +22,126 @@ type PluginSetting struct {
 }
 
 // Engine decides. It is safe for concurrent use.
-type Engine struct{}
+type Engine struct {
+	filters []FilterPlugin
+	rooms   []RoomPlugin
+	scorers []weighted
+	scratch sync.Pool // of *work
+}
+
+type weighted struct {
+	ScorePlugin
+	weight float64
+}
 
 // New makes an engine.
-func New(cfg Config) *Engine { return &Engine{} }
+func New(cfg Config) *Engine {
+	e := &Engine{scratch: sync.Pool{New: func() any { return &work{} }}}
+	for _, r := range registry() {
+		setting := r.setting
+		for _, s := range cfg.Plugins {
+			if s.Name == setting.Name {
+				setting = s
+			}
+		}
+		if setting.Enabled {
+			e.add(r.plugin, setting.Weight)
+		}
+	}
+	return e
+}
 
-// Decide places every group of the request on the snapshot, or refuses all of it with the reason.
+// With is an engine with one more plugin, asked after the others. Weight is for a ScorePlugin.
+func (e *Engine) With(p Plugin, weight float64) *Engine {
+	out := &Engine{
+		filters: slices.Clone(e.filters), rooms: slices.Clone(e.rooms), scorers: slices.Clone(e.scorers),
+		scratch: sync.Pool{New: func() any { return &work{} }},
+	}
+	out.add(p, weight)
+	return out
+}
+
+func (e *Engine) add(p Plugin, weight float64) {
+	if f, ok := p.(FilterPlugin); ok {
+		e.filters = append(e.filters, f)
+	}
+	if r, ok := p.(RoomPlugin); ok {
+		e.rooms = append(e.rooms, r)
+	}
+	if s, ok := p.(ScorePlugin); ok && weight != 0 {
+		e.scorers = append(e.scorers, weighted{s, weight})
+	}
+}
+
+// Decide places every group of the request on the snapshot, or refuses all of it with the reason. When cards that
+// are empty but offered in another form would do, the decision names them instead.
 func (e *Engine) Decide(s Snapshot, r Request) Decision {
-	return Decision{Refusal: &Refusal{Code: CodeNoNodes, Sentence: "the cluster has no nodes"}}
+	if r.Loose != "" {
+		return e.decideLoose(s, r)
+	}
+	d := e.decide(&s, &r)
+	if d.Placed || len(s.Nodes) == 0 {
+		return d
+	}
+	if d.Refusal.Never = e.never(s, r, d.Refusal); d.Refusal.Never {
+		return d
+	}
+	if switches := e.switches(s, r); len(switches) > 0 {
+		d.Switches = switches
+		d.Refusal.Code = CodeFormSwitch
+		d.Refusal.Sentence = switchSentence(s, switches, d.Refusal.Need)
+	}
+	return d
+}
+
+// decide runs the stages on one snapshot.
+func (e *Engine) decide(s *Snapshot, r *Request) Decision {
+	if len(s.Nodes) == 0 {
+		return Decision{Refusal: &Refusal{Code: CodeNoNodes, Sentence: "the cluster has no nodes yet: start a node with the device plugin"}}
+	}
+	w := e.scratch.Get().(*work)
+	defer e.scratch.Put(w)
+	w.reset(e, s, r)
+	plans := make([]GroupPlan, len(r.Groups))
+	var scores []Score
+	for _, i := range byHardness(r.Groups) {
+		plan, refusal := w.group(&r.Groups[i])
+		if refusal != nil {
+			return Decision{Refusal: refusal}
+		}
+		plans[i] = plan
+		scores = append(scores, w.scores...)
+	}
+	return Decision{Placed: true, Groups: plans, Scores: scores}
+}
+
+// byHardness orders groups so that those that fit in the fewest places choose first: whole cards, then by the memory
+// they need on one card.
+func byHardness(groups []GroupAsk) []int {
+	order := make([]int, len(groups))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return hardness(&groups[b]) - hardness(&groups[a])
+	})
+	return order
+}
+
+func hardness(g *GroupAsk) int {
+	hardest := 0
+	for _, t := range g.Tasks {
+		if t.Ask != nil {
+			hardest = max(hardest, askHardness(t.Ask))
+		}
+	}
+	return hardest
+}
+
+func askHardness(a *accel.Ask) int {
+	const wholeCard = 1 << 40 // above any share
+	if a.Whole() {
+		return wholeCard + a.Count
+	}
+	return int(min(a.MemoryMiB, 1<<30)) * min(a.Count, 16)
 }

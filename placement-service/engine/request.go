@@ -13,8 +13,10 @@ type Request struct {
 	Datacenters []string   `json:"datacenters,omitempty"` // may hold * as in Nomad; any when empty
 	NodePool    string     `json:"node_pool,omitempty"`   // "default" when empty, "all" for every pool
 	Groups      []GroupAsk `json:"groups,omitempty"`
+	// DistinctHosts keeps all allocations of the job on different nodes.
+	DistinctHosts bool `json:"distinct_hosts,omitempty"`
 	// Loose is set for jobs that become allocations without passing here again (system, periodic and
-	// parameterised jobs): their plan names no node and no card, only what a card must be like.
+	// parameterised jobs), and says which: their plan names no node and no card, only what a card must be like.
 	Loose string `json:"loose,omitempty"`
 }
 
@@ -28,10 +30,8 @@ type GroupAsk struct {
 	// DistinctHosts keeps the group's allocations on different nodes: the constraint of that name, or a static port.
 	DistinctHosts bool      `json:"distinct_hosts,omitempty"`
 	Tasks         []TaskAsk `json:"tasks"` // every task of the group, in order
-	// Running allocations of Count already hold what they use in the snapshot: only the rest is placed.
-	Running int `json:"running,omitempty"`
-	// Keep is the running plan. Its blocks are used again when they still have room, since a change of a device
-	// block restarts every allocation of the group.
+	// Keep is the running plan. Its blocks are used again when they have room for Count, since a change of a device
+	// block restarts every allocation of the group; its placements, where given, are kept as they are.
 	Keep *GroupPlan `json:"keep,omitempty"`
 }
 

@@ -4,7 +4,8 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-// Snapshot is the cluster at one moment, as the ledger and Nomad know it. Decide never changes it.
+// Snapshot is the cluster at one moment, as the ledger and Nomad know it. Decide never changes it. To decide anew
+// for a job that runs already, leave out what that job uses.
 type Snapshot struct {
 	Nodes []Node `json:"nodes"`
 }
@@ -26,9 +27,6 @@ type Node struct {
 	UsedMemoryMiB int               `json:"used_memory_mib,omitempty"`
 	Pools         []Pool            `json:"pools,omitempty"`
 	Drivers       map[string]bool   `json:"drivers,omitempty"` // detected and healthy task drivers
-	// Jobs counts the running allocations of a job's groups on this node, by "namespace/job/group". Only the
-	// constraint distinct_hosts reads it; nil when unknown.
-	Jobs map[string]int `json:"jobs,omitempty"`
 }
 
 // Pool is one device group of a node: instances of equal size that one device block can take together. For a

@@ -1,0 +1,323 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// lack is why the next allocation of the group does not fit on one node.
+type lack struct {
+	code Code
+	node int
+	task int   // index in tasks of the one that does not fit; -1 when it is not a task's matter
+	pool *Pool // the best of the node; nil when none comes near
+	have int   // MiB, MHz or cards that are free, by code
+}
+
+// explain says why the next allocation of the group does not fit: a count of nodes for each reason, and a sentence
+// about the node that comes nearest.
+func (w *work) explain() *Refusal {
+	var best lack
+	counts := map[Code]*ReasonCount{}
+	for i := range w.snap.Nodes {
+		l := w.nodeLack(i)
+		if i == 0 || nearer(w, l, best) {
+			best = l
+		}
+		if c := counts[l.code]; c == nil {
+			counts[l.code] = &ReasonCount{Code: l.code, Nodes: 1, Example: w.example(l)}
+		} else {
+			c.Nodes++
+		}
+	}
+	r := &Refusal{Code: best.code, Group: w.ask.Name}
+	for _, c := range counts {
+		r.Counts = append(r.Counts, *c)
+	}
+	slices.SortFunc(r.Counts, func(a, b ReasonCount) int {
+		return cmp.Or(cmp.Compare(rank(a.Code), rank(b.Code)), cmp.Compare(a.Code, b.Code))
+	})
+	task := max(0, best.task)
+	if len(w.tasks) > 0 {
+		r.Task = w.tasks[task].Name
+	}
+	w.say(r, best, task)
+	return r
+}
+
+// nearer orders lacks: the later reason, then the one with more, then the lower node id.
+func nearer(w *work, a, b lack) bool {
+	return cmp.Or(
+		cmp.Compare(rank(a.code), rank(b.code)),
+		cmp.Compare(a.have, b.have),
+		cmp.Compare(w.snap.Nodes[b.node].ID, w.snap.Nodes[a.node].ID),
+	) > 0
+}
+
+// nodeLack finds the reason of one node, in the order of the checks.
+func (w *work) nodeLack(i int) lack {
+	n := &w.snap.Nodes[i]
+	if code := w.nodeCode(i); code != "" {
+		return lack{code: code, node: i, task: -1}
+	}
+	if len(n.Pools) == 0 {
+		return lack{code: CodeNoCards, node: i, task: -1}
+	}
+	for t := range w.tasks {
+		if l := w.taskLack(i, t); l.code != "" {
+			return l
+		}
+	}
+	free := lack{node: i, task: -1}
+	switch cpu, memory := n.CPUMHz-n.UsedCPUMHz-w.cpu[i], n.MemoryMiB-n.UsedMemoryMiB-w.memory[i]; {
+	case cpu < w.ask.CPUMHz:
+		free.code, free.have = CodeCPU, cpu
+	case memory < w.ask.MemoryMiB:
+		free.code, free.have = CodeNodeMemory, memory
+	case w.here[i] > 0 && w.ask.DistinctHosts || w.jobHere[i] > 0 && w.req.DistinctHosts:
+		free.code = CodeDistinctHosts
+	default:
+		free.code = CodeOneSpec
+	}
+	return free
+}
+
+// taskLack finds why a task finds no cards on a node; its code is empty when it does.
+func (w *work) taskLack(node, t int) lack {
+	ask := w.tasks[t].Ask
+	l := lack{node: node, task: t, code: CodeBrand, have: -1}
+	fits := 0
+	together := 0
+	for p := w.first[node]; p < w.first[node+1]; p++ {
+		pool := w.pool(node, p)
+		if code := w.why[t][p]; code != "" {
+			if rank(code) > rank(l.code) {
+				l.code, l.pool = code, pool
+			}
+			continue
+		}
+		free := w.free(node, p)
+		if ask.Whole() {
+			n := wholeCards(pool, free)
+			together += n
+			fits = max(fits, n)
+			l.better(CodeCount, pool, n)
+			continue
+		}
+		mib := uint64(free) * pool.UnitMiB
+		if mib >= ask.MemoryMiB {
+			fits++
+		}
+		l.better(CodeMemory, pool, int(mib))
+	}
+	if fits >= ask.Count {
+		return lack{}
+	}
+	switch {
+	case ask.Whole() && sharedCards(w, node, t) >= ask.Count:
+		return lack{}
+	case ask.Whole() && together >= ask.Count:
+		l.code = CodeModelsDiffer
+	case !ask.Whole() && fits > 0:
+		l.code, l.have = CodeCount, fits
+	}
+	return l
+}
+
+// better keeps the pool that has more free.
+func (l *lack) better(code Code, p *Pool, have int) {
+	if rank(code) > rank(l.code) || code == l.code && have > l.have {
+		l.code, l.pool, l.have = code, p, have
+	}
+}
+
+// wholeCards is how many whole cards, or partitions, are free in a pool.
+func wholeCards(p *Pool, free int) int {
+	switch {
+	case p.Form == accel.Whole || p.Form == accel.Partition:
+		return free
+	case wholeCard(p) && free == p.Total:
+		return 1
+	}
+	return 0
+}
+
+// sharedCards is how many shared cards of the node are free as a whole, of those with equally many slices: each is a
+// block of its own, so that they add up.
+func sharedCards(w *work, node, t int) int {
+	most := 0
+	for p := w.first[node]; p < w.first[node+1]; p++ {
+		n := 0
+		for q := w.first[node]; q < w.first[node+1]; q++ {
+			pool := w.pool(node, q)
+			if w.why[t][q] == "" && pool.Form == accel.Shared && pool.Total == w.pool(node, p).Total && pool.UnitMiB == w.pool(node, p).UnitMiB {
+				n += wholeCards(pool, w.free(node, q))
+			}
+		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// say fills the sentence and its parts.
+func (w *work) say(r *Refusal, l lack, task int) {
+	node := w.snap.Nodes[l.node].Name
+	if node == "" {
+		node = w.snap.Nodes[l.node].ID
+	}
+	if len(w.tasks) > 0 {
+		r.Need = need(w.tasks[task].Ask)
+	}
+	var ask accel.Ask
+	if len(w.tasks) > 0 {
+		ask = *w.tasks[task].Ask
+	}
+	switch l.code {
+	case CodeMemory:
+		have, want := uint64(max(0, l.have)), ask.MemoryMiB
+		r.Need = size(want, have) + " on one card"
+		if ask.Count > 1 {
+			r.Need = fmt.Sprintf("%d cards with %s each", ask.Count, size(want, have))
+		}
+		r.Best = fmt.Sprintf("%s on node %s with %s free", l.pool.Name, node, size(have, want))
+		r.Gap = size(want-have, 0) + " short"
+		r.Sentence = fmt.Sprintf("needs %s; best card is %s: %s", r.Need, r.Best, r.Gap)
+	case CodeCount:
+		have := max(0, l.have)
+		r.Best = fmt.Sprintf("node %s with %d free", node, have)
+		if ask.Whole() && l.pool != nil {
+			r.Best = fmt.Sprintf("node %s with %d free %s", node, have, l.pool.Model)
+		}
+		r.Gap = fmt.Sprintf("%d short", ask.Count-have)
+		r.Sentence = fmt.Sprintf("needs %s on one node; best is %s: %s", r.Need, r.Best, r.Gap)
+	case CodeCPU:
+		w.sayBeside(r, node, w.ask.CPUMHz, l.have, "MHz of processor")
+	case CodeNodeMemory:
+		w.sayBeside(r, node, w.ask.MemoryMiB, l.have, "MiB of main memory")
+	default:
+		r.Sentence = fmt.Sprintf("needs %s; %s", r.Need, w.whyNot(l, node, ask))
+	}
+	if len(w.bound) > 0 {
+		r.Sentence = fmt.Sprintf("%d of %d allocations fit, the next %s", len(w.bound), w.ask.Count, r.Sentence)
+	}
+	if len(w.req.Groups) > 1 {
+		r.Sentence = fmt.Sprintf("group %q %s", w.ask.Name, r.Sentence)
+	}
+}
+
+func (w *work) sayBeside(r *Refusal, node string, want, have int, what string) {
+	have = max(0, have)
+	r.Best = fmt.Sprintf("node %s with %d %s free", node, have, what)
+	r.Gap = fmt.Sprintf("%d short", want-have)
+	r.Sentence = fmt.Sprintf("needs %d %s beside %s; best is %s: %s", want, what, r.Need, r.Best, r.Gap)
+}
+
+// whyNot says a reason that is not about an amount.
+func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
+	n := &w.snap.Nodes[l.node]
+	switch l.code {
+	case CodeOffline:
+		return "no node is ready"
+	case CodeDatacenter:
+		return fmt.Sprintf("no ready node is in datacenter %s", strings.Join(w.req.Datacenters, " or "))
+	case CodeNodePool:
+		return fmt.Sprintf("no ready node is in node pool %q", cmp.Or(w.req.NodePool, "default"))
+	case CodeConstraint:
+		c := failedConstraint(n, w.ask.Constraints)
+		return fmt.Sprintf("no node satisfies the job's constraints, such as %s %s %q", c.L, cmp.Or(c.Operand, "="), c.R)
+	case CodeDriverMissing:
+		return fmt.Sprintf("no node has a healthy %q driver", missingDriver(n, w.ask.Tasks))
+	case CodeNoCards:
+		return "no node that the job may use offers a card"
+	case CodeBrand:
+		return fmt.Sprintf("no node that the job may use has a card of %s", list(ask.Vendors))
+	case CodeModel:
+		return fmt.Sprintf("no node that the job may use has a card of model %s", list(ask.Models))
+	case CodeForm:
+		return "the cards it may use are offered whole only: leave memory out, or have one of them shared in the device plugin's forms"
+	case CodeQoS:
+		return fmt.Sprintf("no card it may use isolates shares as %s; best is %s on node %s with %s", ask.QoS, l.pool.Name, node, tier(l.pool))
+	case CodeModelsDiffer:
+		return fmt.Sprintf("node %s has as many free, but of different models, and one ask takes cards of one model", node)
+	case CodeDistinctHosts:
+		return "its allocations are to be on different nodes, and every node with room has one"
+	}
+	return "each allocation would fit alone, but all allocations of a group share one specification: use one group for each, or fewer cards"
+}
+
+// example is one node with what it lacks, for the counts.
+func (w *work) example(l lack) string {
+	n := &w.snap.Nodes[l.node]
+	name := cmp.Or(n.Name, n.ID)
+	switch {
+	case l.code == CodeConstraint:
+		c := failedConstraint(n, w.ask.Constraints)
+		return fmt.Sprintf("%s: %s %s %q", name, c.L, cmp.Or(c.Operand, "="), c.R)
+	case l.code == CodeDriverMissing:
+		return name + ": " + missingDriver(n, w.ask.Tasks)
+	case l.code == CodeMemory:
+		return fmt.Sprintf("%s: %s has %s free", name, l.pool.Name, accel.FormatMiB(uint64(max(0, l.have))))
+	case l.code == CodeCount:
+		return fmt.Sprintf("%s: %d free", name, max(0, l.have))
+	case l.pool != nil:
+		return name + ": " + l.pool.Name
+	}
+	return name
+}
+
+// need says an ask in the words of a reason.
+func need(a *accel.Ask) string {
+	switch {
+	case a.Whole() && a.Count == 1:
+		return "1 whole card"
+	case a.Whole():
+		return fmt.Sprintf("%d whole cards of one model", a.Count)
+	case a.Count == 1:
+		return accel.FormatMiB(a.MemoryMiB) + " on one card"
+	}
+	return fmt.Sprintf("%d cards with %s each", a.Count, accel.FormatMiB(a.MemoryMiB))
+}
+
+// size prints an amount of memory; exactly where rounding would hide the difference to the other amount.
+func size(mib, other uint64) string {
+	if text := accel.FormatMiB(mib); mib == other || text != accel.FormatMiB(other) {
+		return text
+	}
+	return exact(mib)
+}
+
+func exact(mib uint64) string {
+	if mib%1024 == 0 && mib > 0 {
+		return fmt.Sprintf("%d GiB", mib/1024)
+	}
+	return fmt.Sprintf("%d MiB", mib)
+}
+
+func list[T ~string](names []T) string {
+	out := make([]string, len(names))
+	for i, n := range names {
+		out[i] = string(n)
+	}
+	return strings.Join(out, " or ")
+}
+
+// never reports whether the request cannot fit even in an empty cluster, and then says so in the refusal.
+func (e *Engine) never(s Snapshot, r Request, refusal *Refusal) bool {
+	catalog := CatalogOf(s)
+	for _, g := range r.Groups {
+		for _, t := range g.Tasks {
+			if t.Ask == nil {
+				continue
+			}
+			if never := catalog.Impossible(*t.Ask); never != nil {
+				refusal.Code, refusal.Sentence, refusal.Group, refusal.Task = never.Code, never.Sentence, g.Name, t.Name
+				return true
+			}
+		}
+	}
+	return false
+}

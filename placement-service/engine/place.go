@@ -1,0 +1,321 @@
+package engine
+
+import (
+	"cmp"
+	"math"
+	"slices"
+)
+
+// group places all allocations of a group, or says why not. What it took stays booked either way.
+func (w *work) group(g *GroupAsk) (GroupPlan, *Refusal) {
+	w.begin(g)
+	if len(w.tasks) == 0 || g.Count <= 0 {
+		return w.plan(nil), nil
+	}
+	if shape := w.keepShape(); shape != nil {
+		if w.tryKeep(shape) {
+			return w.plan(g.Keep), nil
+		}
+		w.undo(0)
+	}
+	best := w.search()
+	if len(w.bound) == g.Count {
+		return w.plan(nil), nil
+	}
+	if best != nil {
+		w.fill(best) // again, for the reason: why the next allocation does not fit
+	}
+	return GroupPlan{}, w.explain()
+}
+
+// search tries the ways to serve the group until one serves all of it. Otherwise nothing stays booked, and the answer
+// is the way that served most.
+func (w *work) search() []item {
+	options := make([][]option, len(w.tasks))
+	for t := range w.tasks {
+		options[t] = w.options(t)
+		if len(options[t]) == 0 {
+			return nil
+		}
+	}
+	const tries = 32 // different slice sizes and forms are few; several tasks multiply them
+	var best []item
+	most := -1
+	choice := make([]int, len(options))
+	for range tries {
+		items := w.itemsOf(func(t int) *option { return &options[t][choice[t]] })
+		if w.fill(items) {
+			return items
+		}
+		if len(w.bound) > most {
+			most, best = len(w.bound), slices.Clone(items)
+		}
+		w.undo(0)
+		if !advance(choice, options) {
+			break
+		}
+	}
+	return best
+}
+
+// advance counts through the combinations, the last task fastest.
+func advance(choice []int, options [][]option) bool {
+	for t := len(choice) - 1; t >= 0; t-- {
+		if choice[t]++; choice[t] < len(options[t]) {
+			return true
+		}
+		choice[t] = 0
+	}
+	return false
+}
+
+// itemsOf lists the device blocks of an allocation, those that take most of a card first, since they fit in the
+// fewest places.
+func (w *work) itemsOf(optionOf func(task int) *option) []item {
+	w.items = w.items[:0]
+	for t := range w.tasks {
+		o := optionOf(t)
+		for b := range o.blocks {
+			w.items = append(w.items, item{t, b, o})
+		}
+	}
+	slices.SortStableFunc(w.items, func(a, b item) int {
+		return cmp.Compare(askHardness(w.tasks[b.task].Ask), askHardness(w.tasks[a.task].Ask))
+	})
+	return w.items
+}
+
+// fill places what is left of the group with these items. It reports whether all of it is placed.
+func (w *work) fill(items []item) bool {
+	if slices.ContainsFunc(items, func(it item) bool { return it.option.named }) {
+		return w.fillOneNode(items)
+	}
+	w.worth = resize(w.worth, len(w.open))
+	for i, n := range w.open {
+		w.worth[i] = w.trial(n, items, 1)
+	}
+	for len(w.bound) < w.ask.Count {
+		i := w.bestOpen()
+		if i < 0 {
+			return false
+		}
+		n := w.open[i]
+		w.trial(n, items, 1)
+		w.bind(n, items)
+		w.worth[i] = w.trial(n, items, 1)
+	}
+	return true
+}
+
+// bestOpen is the index of the open node with the best place; of equal ones the node with the lowest id, so that the
+// order of the snapshot does not matter. It is -1 when no node has a place.
+func (w *work) bestOpen() int {
+	best := -1
+	for i, worth := range w.worth {
+		if worth < 0 || best >= 0 && worth < w.worth[best] {
+			continue
+		}
+		if best < 0 || worth > w.worth[best] || w.snap.Nodes[w.open[i]].ID < w.snap.Nodes[w.open[best]].ID {
+			best = i
+		}
+	}
+	return best
+}
+
+// fillOneNode places the group on one node, where the named blocks of every allocation use the same pools.
+func (w *work) fillOneNode(items []item) bool {
+	rest := w.ask.Count - len(w.bound)
+	if rest > 1 && (w.ask.DistinctHosts || w.req.DistinctHosts) {
+		return false
+	}
+	w.worth = resize(w.worth, len(w.open))
+	for i, n := range w.open {
+		w.worth[i] = w.trial(n, items, rest)
+	}
+	for {
+		i := w.bestOpen()
+		if i < 0 {
+			return false
+		}
+		w.worth[i] = -1
+		before := len(w.bound)
+		if w.fillNode(w.open[i], items, rest) {
+			return true
+		}
+		w.undo(before)
+	}
+}
+
+// fillNode places the rest of the group on one node: the named pools as the first trial chose them, the other blocks
+// where there is room for each allocation.
+func (w *work) fillNode(n int, items []item, rest int) bool {
+	w.trial(n, items, rest)
+	named := slices.Clone(w.picks)
+	fixed := make([]option, len(items))
+	again := make([]item, len(items))
+	for i, it := range items {
+		again[i] = it
+		if it.option.named {
+			fixed[i] = *it.option
+			fixed[i].keep = make([]Block, it.option.blocks)
+			fixed[i].keep[it.block] = Block{Device: w.pool(n, named[i]).Group}
+			again[i].option = &fixed[i]
+		}
+	}
+	for range rest {
+		if w.trial(n, again, 1) < 0 {
+			return false
+		}
+		w.bind(n, again)
+	}
+	return true
+}
+
+// undo gives back all but the first allocations of the group.
+func (w *work) undo(keep int) {
+	for i := len(w.bound) - 1; i >= keep; i-- {
+		w.take(w.bound[i].node, w.bound[i].items, w.bound[i].picks, -1)
+	}
+	w.bound = w.bound[:keep]
+	w.scores = w.scores[:min(len(w.scores), keep)]
+}
+
+// trial finds the best place for one allocation on a node, for its worth; the pools are left in picks. It is below 0
+// when there is none. Named blocks need room for all allocations that will use them.
+func (w *work) trial(n int, items []item, allocations int) float64 {
+	if w.here[n] > 0 && w.ask.DistinctHosts || w.jobHere[n] > 0 && w.req.DistinctHosts {
+		return -1
+	}
+	w.picks, w.trying, w.steps = w.picks[:0], items, 0
+	sum, ok := w.choose(n, items, allocations)
+	if !ok {
+		return -1
+	}
+	return sum / float64(len(items))
+}
+
+// maxSteps bounds the search on one node. Tasks with one block need one step; several tasks on a nearly full node may
+// need to give back a choice.
+const maxSteps = 256
+
+// choose picks a pool for the item after the picks made so far and then for the others, best pool first.
+func (w *work) choose(n int, items []item, allocations int) (float64, bool) {
+	at := len(w.picks)
+	if at == len(items) {
+		return 0, true
+	}
+	it := items[at]
+	last := math.Inf(1)
+	lastPool := -1
+	for w.steps < maxSteps {
+		w.steps++
+		p, worth := w.nextPool(n, it, allocations, last, lastPool)
+		if p < 0 {
+			break
+		}
+		w.picks = append(w.picks, p)
+		w.used[p] += it.option.units
+		rest, ok := w.choose(n, items, allocations)
+		w.used[p] -= it.option.units
+		if ok {
+			return worth + rest, true
+		}
+		w.picks = w.picks[:at]
+		last, lastPool = worth, p
+	}
+	return 0, false
+}
+
+// nextPool is the best pool of the node for the item that comes after the last one tried.
+func (w *work) nextPool(n int, it item, allocations int, last float64, lastPool int) (pool int, worth float64) {
+	pool, worth = -1, -1
+	why := w.why[it.task]
+	for p := w.first[n]; p < w.first[n+1]; p++ {
+		if why[p] != "" || !it.option.accepts(it.block, w.pool(n, p)) || w.pickedByTask(it, p) {
+			continue
+		}
+		worthHere, ok := w.worthOf(n, p, it, allocations)
+		if !ok || worthHere > last || worthHere == last && !w.before(n, lastPool, p) {
+			continue
+		}
+		if pool < 0 || worthHere > worth || worthHere == worth && w.before(n, p, pool) {
+			pool, worth = p, worthHere
+		}
+	}
+	return pool, worth
+}
+
+// before orders pools of equal worth on a node by their name. Pool -1 comes before all.
+func (w *work) before(n, a, b int) bool {
+	return a < 0 || w.pool(n, a).Group < w.pool(n, b).Group
+}
+
+// pickedByTask reports whether another block of the same task has the pool: its cards are to be different ones.
+func (w *work) pickedByTask(it item, p int) bool {
+	if it.option.blocks == 1 {
+		return false
+	}
+	for i, picked := range w.picks {
+		if picked == p && w.trying[i].task == it.task {
+			return true
+		}
+	}
+	return false
+}
+
+// worthOf is the stages Filter (for room), Score and PostScore for one item on one pool: the weighted mean of the
+// scores, 0–100.
+func (w *work) worthOf(n, p int, it item, allocations int) (float64, bool) {
+	units := it.option.units
+	if it.option.named {
+		units *= allocations
+	}
+	c := w.candidate(it.task, n, p)
+	c.Units, c.Allocations = units, allocations
+	if c.FreeUnits < units {
+		return 0, false // whatever plugins are on: capacity is not a matter of opinion
+	}
+	for _, r := range w.e.rooms {
+		if r.Room(c) != "" {
+			return 0, false
+		}
+	}
+	var sum, weights float64
+	for _, s := range w.e.scorers {
+		sum += s.weight * min(100, max(0, s.Score(c)))
+		weights += s.weight
+	}
+	if weights <= 0 {
+		return 0, true
+	}
+	return sum / weights, true
+}
+
+// maxScores bounds the audit of a group with very many allocations.
+const maxScores = 64
+
+// bind is the stage Bind: it books the picks of the last trial.
+func (w *work) bind(n int, items []item) {
+	if len(w.scores) < maxScores {
+		w.scores = append(w.scores, w.score(n, items))
+	}
+	b := binding{node: n, items: slices.Clone(items), picks: slices.Clone(w.picks)}
+	w.take(n, b.items, b.picks, 1)
+	w.bound = append(w.bound, b)
+}
+
+// score is the audit of a place: each plugin's mean over the blocks.
+func (w *work) score(n int, items []item) Score {
+	out := Score{Group: w.ask.Name, NodeID: w.snap.Nodes[n].ID, Plugins: map[string]float64{}}
+	for _, s := range w.e.scorers {
+		var sum float64
+		for i, it := range items {
+			c := w.candidate(it.task, n, w.picks[i])
+			c.Units, c.Allocations = it.option.units, 1
+			sum += s.Score(c)
+		}
+		out.Plugins[s.Name()] = sum / float64(len(items))
+		out.Total += s.weight * out.Plugins[s.Name()]
+	}
+	return out
+}

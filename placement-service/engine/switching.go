@@ -1,0 +1,228 @@
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// switches are the empty cards that would serve the request in another form; none when that does not help either.
+// It decides on the cluster as it would be with every such card switched and sees which of them are used.
+func (e *Engine) switches(s Snapshot, r Request) []Switch {
+	share, whole := kinds(&r)
+	for _, try := range []struct{ toShared, toWhole bool }{{share, false}, {false, whole}, {share && whole, share && whole}} {
+		if !try.toShared && !try.toWhole {
+			continue
+		}
+		switched, cards := imagine(s, try.toShared, try.toWhole)
+		if len(cards) == 0 {
+			continue
+		}
+		if d := e.decide(&switched, &r); d.Placed {
+			if out := usedSwitches(d, cards); len(out) > 0 {
+				return out
+			}
+		}
+	}
+	return nil
+}
+
+func kinds(r *Request) (share, whole bool) {
+	for _, g := range r.Groups {
+		for _, t := range g.Tasks {
+			if t.Ask != nil {
+				share = share || !t.Ask.Whole()
+				whole = whole || t.Ask.Whole()
+			}
+		}
+	}
+	return share, whole
+}
+
+// imagined is the cards of a pool that would exist after switching. Of more than real instances, the rest are these
+// cards, in order.
+type imagined struct {
+	real  int
+	cards []string
+	to    accel.Form
+}
+
+type place struct{ node, group string }
+
+// imagine copies the nodes that have empty switchable cards, with those cards in the other form.
+func imagine(s Snapshot, toShared, toWhole bool) (Snapshot, map[place]imagined) {
+	cards := map[place]imagined{}
+	unit := sliceSize(s)
+	out := s
+	copied := false
+	for i := range s.Nodes {
+		node := &s.Nodes[i]
+		pools := node.Pools
+		if toShared {
+			pools = imagineShared(node.ID, pools, unit, cards)
+		}
+		if toWhole {
+			pools = imagineWhole(node, pools, cards)
+		}
+		if len(pools) == 0 || len(node.Pools) > 0 && &pools[0] == &node.Pools[0] {
+			continue
+		}
+		if !copied {
+			out.Nodes = slices.Clone(s.Nodes)
+			copied = true
+		}
+		out.Nodes[i].Pools = pools
+	}
+	return out, cards
+}
+
+// sliceSize is the smallest slice that the cluster has, which is what a newly shared card will most likely have.
+func sliceSize(s Snapshot) uint64 {
+	var smallest uint64
+	for i := range s.Nodes {
+		for j := range s.Nodes[i].Pools {
+			p := &s.Nodes[i].Pools[j]
+			if p.Form == accel.Shared && p.UnitMiB > 0 && (smallest == 0 || p.UnitMiB < smallest) {
+				smallest = p.UnitMiB
+			}
+		}
+	}
+	return cmp.Or(smallest, uint64(accel.DefaultSliceMiB))
+}
+
+// imagineShared turns each empty switchable whole card into a shared one. The pools are the ones given when there is
+// none.
+func imagineShared(node string, pools []Pool, unit uint64, cards map[place]imagined) []Pool {
+	out := pools
+	for i := range pools {
+		p := &pools[i]
+		empty := emptyCards(p)
+		if p.Form != accel.Whole || !p.Auto || p.UnitMiB < unit || len(empty) == 0 {
+			continue
+		}
+		if &out[0] == &pools[0] {
+			out = slices.Clone(pools)
+		}
+		out[i].Total -= len(empty)
+		for _, c := range empty {
+			name := p.Model + "-" + accel.ShortID(p.Vendor, c.UUID)
+			units := int(p.UnitMiB / unit)
+			shared := Pool{
+				Vendor: p.Vendor, Type: accel.Shared.DeviceType(), Name: name, Model: p.Model, Form: accel.Shared,
+				UnitMiB: unit, Total: units, Modes: p.Modes,
+				Cards: []Card{{UUID: c.UUID, Index: c.Index, Healthy: true, MemoryMiB: p.UnitMiB, Units: units}},
+			}
+			shared.Group = string(p.Vendor) + "/" + shared.Type + "/" + name
+			out = append(out, shared)
+			cards[place{node, shared.Group}] = imagined{cards: []string{c.UUID}, to: accel.Shared}
+		}
+	}
+	return out
+}
+
+// emptyCards are the healthy cards of a whole-card pool that nobody holds, as far as that is known by card, and no
+// more than are free.
+func emptyCards(p *Pool) []Card {
+	var out []Card
+	for _, c := range p.Cards {
+		if c.Healthy && c.UsedUnits == 0 {
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b Card) int { return cmp.Compare(a.UUID, b.UUID) })
+	return out[:min(len(out), p.Free())]
+}
+
+// imagineWhole turns each empty switchable shared card into a whole one of its model's pool.
+func imagineWhole(node *Node, pools []Pool, cards map[place]imagined) []Pool {
+	out := pools
+	for i := range pools {
+		p := &pools[i]
+		if p.Form != accel.Shared || !p.Auto || !wholeCard(p) || p.Free() < p.Total || len(p.Cards) != 1 {
+			continue
+		}
+		if &out[0] == &pools[0] {
+			out = slices.Clone(pools)
+		}
+		out[i].Total = 0
+		group := string(p.Vendor) + "/" + accel.Whole.DeviceType() + "/" + p.Model
+		at := slices.IndexFunc(out, func(x Pool) bool { return x.Group == group })
+		if at < 0 {
+			out = append(out, Pool{
+				Group: group, Vendor: p.Vendor, Type: accel.Whole.DeviceType(), Name: p.Model, Model: p.Model, Form: accel.Whole,
+				Auto: true, UnitMiB: p.CardMiB(), Modes: p.Modes,
+			})
+			at = len(out) - 1
+		}
+		key := place{node.ID, group}
+		was, known := cards[key]
+		if !known {
+			was = imagined{real: out[at].Free(), to: accel.Whole}
+		}
+		was.cards = append(was.cards, p.Cards[0].UUID)
+		cards[key] = was
+		out[at].Total++
+	}
+	return out
+}
+
+// usedSwitches are the imagined cards that a decision takes.
+func usedSwitches(d Decision, cards map[place]imagined) []Switch {
+	taken := map[place]int{}
+	for _, g := range d.Groups {
+		for _, p := range g.Placements {
+			for _, t := range p.Tasks {
+				for _, c := range t.Claims {
+					taken[place{p.NodeID, c.Group}] += c.Units
+				}
+			}
+		}
+	}
+	var out []Switch
+	for at, card := range cards {
+		n := taken[at] - card.real
+		if card.to == accel.Shared {
+			n = min(n, 1) // its units are slices of one card
+		}
+		for _, uuid := range card.cards[:max(0, min(n, len(card.cards)))] {
+			out = append(out, Switch{NodeID: at.node, CardUUID: uuid, To: card.to})
+		}
+	}
+	slices.SortFunc(out, func(a, b Switch) int {
+		return cmp.Or(cmp.Compare(a.NodeID, b.NodeID), cmp.Compare(a.CardUUID, b.CardUUID))
+	})
+	return out
+}
+
+// switchSentence tells which cards change their form and that the job waits for it.
+func switchSentence(s Snapshot, switches []Switch, need string) string {
+	var names []string
+	for _, sw := range switches {
+		names = append(names, fmt.Sprintf("%s to %s", cardName(s, sw), sw.To))
+	}
+	list := strings.Join(names[:min(len(names), 3)], ", ")
+	if len(names) > 3 {
+		list += fmt.Sprintf(" and %d more", len(names)-3)
+	}
+	return fmt.Sprintf("needs %s: no card in that form has room, an empty one is being switched: %s", need, list)
+}
+
+// cardName is the model, the node and the form's id of a card, for people.
+func cardName(s Snapshot, sw Switch) string {
+	for i := range s.Nodes {
+		n := &s.Nodes[i]
+		if n.ID != sw.NodeID {
+			continue
+		}
+		for j := range n.Pools {
+			p := &n.Pools[j]
+			if slices.ContainsFunc(p.Cards, func(c Card) bool { return c.UUID == sw.CardUUID }) {
+				return fmt.Sprintf("%s-%s on node %s", p.Model, accel.ShortID(p.Vendor, sw.CardUUID), n.Name)
+			}
+		}
+	}
+	return sw.CardUUID
+}
