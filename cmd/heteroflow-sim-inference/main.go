@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/version"
 	"github.com/heteroflow/heteroflow/siminference"
 )
 
@@ -36,8 +37,13 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&cfg.PrefillPerK, "prefill", 0, "time to the first token for each 1,000 prompt tokens")
 	flags.IntVar(&cfg.MaxRunning, "max-running", 0, "requests that run at once; 0 is no limit")
 	flags.IntVar(&cfg.MaxTokens, "max-tokens", 32, "answer length when the request sets none")
+	showVersion := flags.Bool("version", false, "print the version and end")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	if *showVersion {
+		fmt.Println("heteroflow-sim-inference", version.Version, "(simulated: it runs no model)")
+		return nil
 	}
 	engine, err := siminference.New(cfg)
 	if err != nil {
