@@ -94,7 +94,7 @@ func (c Catalog) Impossible(a accel.Ask) *Never {
 	case !brand:
 		return &Never{CodeBrand, "vendor", fmt.Sprintf("the cluster has no card of %s: it has %s", list(a.Vendors), c.brands())}
 	case len(accepted) == 0:
-		return &Never{CodeModel, "model", fmt.Sprintf("no card of the cluster is a %s: write one of %s", list(a.Models), c.names(a))}
+		return &Never{CodeModel, "model", fmt.Sprintf("no card of the cluster is of model %s: write one of %s", list(a.Models), c.names(a))}
 	}
 	largest := slices.MaxFunc(accepted, func(x, y CatalogModel) int { return cmp.Compare(x.MemoryMiB, y.MemoryMiB) })
 	if a.MemoryMiB > largest.MemoryMiB && !slices.ContainsFunc(accepted, func(m CatalogModel) bool { return m.MemoryMiB == 0 }) {

@@ -122,6 +122,7 @@ const (
 	CodeCPU           Code = "cpu"            // too little processor beside the cards
 	CodeNodeMemory    Code = "node_memory"    // too little main memory beside the cards
 	CodeDistinctHosts Code = "distinct_hosts" // the node has an allocation of the job already
+	CodeOneNode       Code = "one_node"       // the group's tasks fit one by one, but not together on one node
 	CodeOneSpec       Code = "one_spec"       // fits alone, but not under one specification for all allocations
 	CodeFormSwitch    Code = "form_switch"    // a card has to change its form first
 )
@@ -129,7 +130,7 @@ const (
 // codes lists the reasons of a node in the order in which they are checked.
 var codes = []Code{
 	CodeOffline, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
-	CodeQoS, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDistinctHosts, CodeOneSpec,
+	CodeQoS, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDistinctHosts, CodeOneNode, CodeOneSpec,
 }
 
 // rank is the place of a code in that order. A code of somebody's own plugin comes after the built-in ones.

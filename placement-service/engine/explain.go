@@ -80,6 +80,8 @@ func (w *work) nodeLack(i int) lack {
 		free.code, free.have = CodeNodeMemory, memory
 	case w.here[i] > 0 && w.ask.DistinctHosts || w.jobHere[i] > 0 && w.req.DistinctHosts:
 		free.code = CodeDistinctHosts
+	case len(w.tasks) > 1:
+		free.code = CodeOneNode
 	default:
 		free.code = CodeOneSpec
 	}
@@ -95,9 +97,7 @@ func (w *work) taskLack(node, t int) lack {
 	for p := w.first[node]; p < w.first[node+1]; p++ {
 		pool := w.pool(node, p)
 		if code := w.why[t][p]; code != "" {
-			if rank(code) > rank(l.code) {
-				l.code, l.pool = code, pool
-			}
+			l.better(code, pool, -1)
 			continue
 		}
 		free := w.free(node, p)
@@ -128,9 +128,10 @@ func (w *work) taskLack(node, t int) lack {
 	return l
 }
 
-// better keeps the pool that has more free.
+// better keeps the pool that comes nearer: the later reason, then more free, then the first name.
 func (l *lack) better(code Code, p *Pool, have int) {
-	if rank(code) > rank(l.code) || code == l.code && have > l.have {
+	order := cmp.Or(cmp.Compare(rank(code), rank(l.code)), cmp.Compare(have, l.have))
+	if order > 0 || order == 0 && (l.pool == nil || p.Group < l.pool.Group) {
 		l.code, l.pool, l.have = code, p, have
 	}
 }
@@ -189,7 +190,7 @@ func (w *work) say(r *Refusal, l lack, task int) {
 	case CodeCount:
 		have := max(0, l.have)
 		r.Best = fmt.Sprintf("node %s with %d free", node, have)
-		if ask.Whole() && l.pool != nil {
+		if ask.Whole() && l.pool != nil && have > 0 {
 			r.Best = fmt.Sprintf("node %s with %d free %s", node, have, l.pool.Model)
 		}
 		r.Gap = fmt.Sprintf("%d short", ask.Count-have)
@@ -245,6 +246,8 @@ func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
 		return fmt.Sprintf("node %s has as many free, but of different models, and one ask takes cards of one model", node)
 	case CodeDistinctHosts:
 		return "its allocations are to be on different nodes, and every node with room has one"
+	case CodeOneNode:
+		return fmt.Sprintf("the tasks of the group fit one by one, but not together on one node; nearest is node %s", node)
 	}
 	return "each allocation would fit alone, but all allocations of a group share one specification: use one group for each, or fewer cards"
 }
