@@ -17,7 +17,7 @@ type Key struct {
 	Kind       string // admin, tenant, node or endpoint
 	Name       string
 	Tenant     string
-	Role       string   // admin, member, viewer or node
+	Role       string   // see auth: admin, member, viewer, node or endpoint
 	Prefix     string   // the first characters of the key, for a person to tell keys apart
 	Hash       string   // hex SHA-256 of the key
 	Endpoints  []string // ids of the endpoints an endpoint key opens; empty opens all of its tenant
