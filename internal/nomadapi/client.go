@@ -4,12 +4,15 @@
 package nomadapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -144,37 +147,91 @@ func blocking(ctx context.Context, namespace string, index uint64, wait time.Dur
 
 func jobPath(id, suffix string) string { return "/v1/job/" + url.PathEscape(id) + suffix }
 
-// Tree is a job as a generic JSON tree, so that fields this program does not know survive.
+// Tree is a job as a generic JSON tree, so that fields this program does not know survive. Numbers are json.Number.
 type Tree = map[string]any
+
+// DecodeTree reads JSON so that no number loses a digit. Text after the value is an error.
+func DecodeTree(body []byte, out any) error {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if err := d.Decode(out); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
+}
 
 // Job fetches a job as a tree. IsNotFound reports that there is none.
 func (c *Client) Job(ctx context.Context, namespace, id string) (Tree, error) {
-	var out Tree
-	if _, err := c.api.Raw().Query(jobPath(id, ""), &out, query(ctx, namespace)); err != nil {
+	var body json.RawMessage
+	if _, err := c.api.Raw().Query(jobPath(id, ""), &body, query(ctx, namespace)); err != nil {
 		return nil, fmt.Errorf("get job %s: %w", id, err)
+	}
+	var out Tree
+	if err := DecodeTree(body, &out); err != nil {
+		return nil, fmt.Errorf("read job %s: %w", id, err)
 	}
 	return out, nil
 }
 
 // JobVersion fetches one version of a job as a tree.
 func (c *Client) JobVersion(ctx context.Context, namespace, id string, version uint64) (Tree, error) {
-	var out struct{ Versions []Tree }
-	if _, err := c.api.Raw().Query(jobPath(id, "/versions"), &out, query(ctx, namespace)); err != nil {
+	var body json.RawMessage
+	if _, err := c.api.Raw().Query(jobPath(id, "/versions"), &body, query(ctx, namespace)); err != nil {
 		return nil, fmt.Errorf("get versions of job %s: %w", id, err)
 	}
+	var out struct{ Versions []Tree }
+	if err := DecodeTree(body, &out); err != nil {
+		return nil, fmt.Errorf("read versions of job %s: %w", id, err)
+	}
 	for _, v := range out.Versions {
-		if n, ok := v["Version"].(float64); ok && uint64(n) == version {
+		if n, ok := v["Version"].(json.Number); ok && n.String() == strconv.FormatUint(version, 10) {
 			return v, nil
 		}
 	}
 	return nil, fmt.Errorf("job %s has no version %d", id, version)
 }
 
-// Register sends a JobRegisterRequest as it is.
-func (c *Client) Register(ctx context.Context, namespace string, request json.RawMessage) (api.JobRegisterResponse, error) {
-	var out api.JobRegisterResponse
-	if _, err := c.api.Raw().Write("/v1/jobs", request, &out, write(ctx, namespace)); err != nil {
-		return out, fmt.Errorf("register job: %w", err)
+// Register sends a JobRegisterRequest as it is and returns Nomad's answer as it is.
+func (c *Client) Register(ctx context.Context, namespace string, request json.RawMessage) (Tree, error) {
+	return c.post(ctx, namespace, "/v1/jobs", request)
+}
+
+// Plan sends a JobPlanRequest as it is.
+func (c *Client) Plan(ctx context.Context, namespace, id string, request json.RawMessage) (Tree, error) {
+	return c.post(ctx, namespace, jobPath(id, "/plan"), request)
+}
+
+// Validate sends a JobValidateRequest as it is.
+func (c *Client) Validate(ctx context.Context, namespace string, request json.RawMessage) (Tree, error) {
+	return c.post(ctx, namespace, "/v1/validate/job", request)
+}
+
+// MayPlan asks, with somebody's own token, whether Nomad lets them plan the job: the right that a user of the
+// service needs to have it registered for them. The job itself is not judged.
+func (c *Client) MayPlan(ctx context.Context, token, namespace, id string, request json.RawMessage) (bool, error) {
+	w := write(ctx, namespace)
+	w.AuthToken = token
+	_, err := c.api.Raw().Write(jobPath(id, "/plan"), request, nil, w)
+	switch {
+	case IsDenied(err):
+		return false, nil
+	case err != nil && !IsAnswer(err):
+		return false, fmt.Errorf("ask nomad whether a token may plan: %w", err)
+	}
+	return true, nil
+}
+
+func (c *Client) post(ctx context.Context, namespace, path string, request json.RawMessage) (Tree, error) {
+	var body json.RawMessage
+	if _, err := c.api.Raw().Write(path, request, &body, write(ctx, namespace)); err != nil {
+		return nil, fmt.Errorf("post %s: %w", path, err)
+	}
+	var out Tree
+	if err := DecodeTree(body, &out); err != nil {
+		return nil, fmt.Errorf("read answer of %s: %w", path, err)
 	}
 	return out, nil
 }

@@ -81,8 +81,8 @@ func (e Event) Evaluation() (*api.Evaluation, error) {
 // JobTree reads the payload of an event of topic Job; nil when it carries no job.
 func (e Event) JobTree() (Tree, error) {
 	var out struct{ Job Tree }
-	if err := e.read(&out); err != nil {
-		return nil, err
+	if err := DecodeTree(e.Payload, &out); err != nil {
+		return nil, fmt.Errorf("read job of event %s of %s: %w", e.Type, e.Key, err)
 	}
 	return out.Job, nil
 }

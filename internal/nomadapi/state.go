@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -66,6 +67,15 @@ func (c *Client) Evaluations(ctx context.Context, namespace, id string) ([]*api.
 		return nil, fmt.Errorf("list evaluations of job %s: %w", id, err)
 	}
 	return out, nil
+}
+
+// OpenEvaluations lists the evaluations of every namespace that are not finished: pending and blocked ones.
+func (c *Client) OpenEvaluations(ctx context.Context) ([]*api.Evaluation, error) {
+	var out []*api.Evaluation
+	if _, err := c.api.Raw().Query("/v1/evaluations", &out, query(ctx, AllNamespaces)); err != nil {
+		return nil, fmt.Errorf("list evaluations: %w", err)
+	}
+	return slices.DeleteFunc(out, func(e *api.Evaluation) bool { return e.Status != "pending" && e.Status != "blocked" }), nil
 }
 
 // Evaluation fetches one evaluation.

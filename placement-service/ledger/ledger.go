@@ -1,0 +1,94 @@
+// Package ledger is the service's view of what is taken from each pool: a copy of the store's ledger that spares
+// reading every pool for every decision. The store's compare-and-swap stays the judge, so a copy that is behind
+// costs one more try and never an overcommitment. Deciding and settling do not belong here.
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
+)
+
+// Pools is where the view reads from.
+type Pools interface {
+	Pools(context.Context) ([]store.PoolUse, error)
+}
+
+// View is safe for concurrent use.
+type View struct {
+	from Pools
+
+	mu    sync.Mutex
+	taken map[watch.PoolKey]int // nil when it has to be read
+	round uint64                // counts what made the copy old
+}
+
+// New makes a view that has read nothing yet.
+func New(from Pools) *View { return &View{from: from} }
+
+// Invalidate has the next Taken read the store.
+func (v *View) Invalidate() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.taken = nil
+	v.round++
+}
+
+// Taken is what is taken of each pool. The map is not to be changed. cached tells that the store was not asked.
+func (v *View) Taken(ctx context.Context) (taken map[watch.PoolKey]int, cached bool, err error) {
+	v.mu.Lock()
+	have, round := v.taken, v.round
+	v.mu.Unlock()
+	if have != nil {
+		return have, true, nil
+	}
+	pools, err := v.from.Pools(ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("read the ledger's pools: %w", err)
+	}
+	taken = make(map[watch.PoolKey]int, len(pools))
+	for _, p := range pools {
+		taken[watch.PoolKey{NodeID: p.NodeID, Group: p.Group}] = p.Taken
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.round == round {
+		v.taken = taken
+	}
+	return taken, false, nil
+}
+
+// Replace notes that claims took the place of others.
+func (v *View) Replace(before, after []store.Claim) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.round++
+	if v.taken == nil {
+		return
+	}
+	next := maps.Clone(v.taken) // others may be reading the old one
+	addTo(next, before, -1)
+	addTo(next, after, 1)
+	v.taken = next
+}
+
+// Without is taken without some claims.
+func Without(taken map[watch.PoolKey]int, claims []store.Claim) map[watch.PoolKey]int {
+	if len(claims) == 0 {
+		return taken
+	}
+	next := maps.Clone(taken)
+	addTo(next, claims, -1)
+	return next
+}
+
+func addTo(taken map[watch.PoolKey]int, claims []store.Claim, sign int) {
+	for _, c := range claims {
+		key := watch.PoolKey{NodeID: c.NodeID, Group: c.Group}
+		taken[key] = max(0, taken[key]+sign*c.Units)
+	}
+}

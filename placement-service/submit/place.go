@@ -1,0 +1,292 @@
+package submit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/admission"
+	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/ledger"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
+)
+
+// placing is one attempt to find room for a job.
+type placing struct {
+	key     watch.JobKey
+	tenant  string
+	job     Tree // stripped
+	reading admission.Reading
+	prev    store.Job
+	older   admission.Injection // of the running decision; no groups when there is none
+	dry     bool                // decide only
+}
+
+// placed is what came of it.
+type placed struct {
+	job         Tree // with the injection; nil when there is no room
+	injection   admission.Injection
+	decision    *engine.Decision // nil when the running decision was repeated
+	request     engine.Request
+	reservation string // id; empty when nothing had to be reserved
+}
+
+// repeated reports whether nothing had to be decided.
+func (p placed) repeated() bool { return p.job != nil && p.decision == nil }
+
+// placeTries is how often a decision is repeated when others took its room meanwhile.
+const placeTries = 8
+
+// place decides and reserves. What does not fit comes back without a job and with the decision that says why.
+func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
+	out, stale := p.job, allGroups(p.reading)
+	if len(p.older.Groups) > 0 {
+		out, stale = admission.Apply(p.job, p.reading, p.older)
+		if len(stale) == 0 {
+			return placed{job: out, injection: p.older}, nil
+		}
+	}
+	if !s.World.IsReady() {
+		return placed{decision: &engine.Decision{Refusal: &engine.Refusal{
+			Code: codeNotReady, Sentence: "the state of the cluster is not known yet: the job is tried as soon as Nomad has told it",
+		}}}, nil
+	}
+	s.deciding.Lock()
+	defer s.deciding.Unlock()
+	for try := range placeTries {
+		result, err := s.placeOnce(ctx, p, stale)
+		var full *store.NoRoomError
+		switch {
+		case errors.As(err, &full), errors.Is(err, store.ErrConflict):
+			s.metrics.conflicts.Inc()
+			s.log.Debug("decision lost a race", "job_id", p.key.ID, "try", try+1, "error", err)
+			s.Ledger.Invalidate()
+			continue
+		case err != nil:
+			return placed{}, databaseError(err)
+		}
+		return result, nil
+	}
+	return placed{decision: &engine.Decision{Refusal: &engine.Refusal{
+		Code: codeContended, Sentence: "other jobs kept taking the room that was found: the job is tried again at once",
+	}}}, nil
+}
+
+// Reason codes of the service itself, beside the engine's.
+const (
+	codeNotReady    engine.Code = "cluster_unknown"
+	codeContended   engine.Code = "contended"
+	codeUnreachable engine.Code = "nomad_unreachable"
+)
+
+func allGroups(r admission.Reading) []string {
+	names := make([]string, 0, len(r.Request.Groups))
+	for _, g := range r.Request.Groups {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (placed, error) {
+	var open store.Reservation
+	if p.prev.Version != 0 {
+		var err error
+		if open, err = s.Store.ReservationOf(ctx, p.key.Namespace, p.key.ID); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return placed{}, err
+		}
+	}
+	request, kept, given := s.ask(p, stale, open)
+	decision, err := s.decide(ctx, p.key, request, given)
+	if err != nil {
+		return placed{}, err
+	}
+	if !decision.Placed {
+		return placed{decision: &decision, request: request}, nil
+	}
+	reading := p.reading
+	reading.Request = request
+	_, newer, err := admission.Inject(p.job, reading, decision, admission.Options{Tenant: p.tenant, Key: s.Key})
+	if err != nil {
+		return placed{}, fmt.Errorf("write the decision into job %s: %w", p.key.ID, err)
+	}
+	injection := admission.Merge(p.reading, p.older, newer)
+	job, missing := admission.Apply(p.job, p.reading, injection)
+	if len(missing) > 0 {
+		return placed{}, fmt.Errorf("write the decision into job %s: no plan for groups %v", p.key.ID, missing)
+	}
+	result := placed{job: job, injection: injection, decision: &decision, request: request}
+	if claims := append(kept, confirmed(claimsOf(decision), given)...); !p.dry && len(claims) > 0 {
+		result.reservation = store.NewID()
+		err := s.Store.Reserve(ctx, store.Reservation{
+			ID: result.reservation, Replaces: open.ID, Tenant: p.tenant, Namespace: p.key.Namespace, JobID: p.key.ID,
+			Claims: claims, ExpiresAt: s.Clock.Now().Add(reservationLife),
+		})
+		if err != nil {
+			return placed{}, err
+		}
+		s.Ledger.Replace(open.Claims, claims)
+	}
+	return result, nil
+}
+
+// ask is the request for the stale groups, the claims that the job keeps whatever is decided, and those that it
+// gives back first. Allocations that run under the same ask are named, so that they stay where they are.
+func (s *Submitter) ask(p placing, stale []string, open store.Reservation) (r engine.Request, kept, given []store.Claim) {
+	r = p.reading.Request
+	r.Tenant = p.tenant
+	r.Groups = nil
+	for _, g := range p.reading.Request.Groups {
+		if !slices.Contains(stale, g.Name) {
+			continue
+		}
+		if old := groupOf(p.older, g.Name); old != nil && old.AskHash == p.reading.Hashes[g.Name] {
+			plan := old.Plan
+			plan.Placements = s.running(p.key, g.Name)
+			g.Keep = &plan
+		}
+		r.Groups = append(r.Groups, g)
+	}
+	for _, c := range open.Claims {
+		if slices.Contains(stale, c.TaskGroup) || !slices.Contains(allGroups(p.reading), c.TaskGroup) {
+			given = append(given, c)
+		} else {
+			kept = append(kept, c)
+		}
+	}
+	return r, kept, given
+}
+
+func groupOf(in admission.Injection, name string) *admission.GroupInjection {
+	for i := range in.Groups {
+		if in.Groups[i].Group == name {
+			return &in.Groups[i]
+		}
+	}
+	return nil
+}
+
+// running lists where the live allocations of a group hold devices.
+func (s *Submitter) running(key watch.JobKey, group string) []engine.Placement {
+	var out []engine.Placement
+	for _, a := range s.World.LiveAllocs(key) {
+		if a.Group != group || len(a.Devices) == 0 || a.Desired != "run" {
+			continue
+		}
+		place := engine.Placement{NodeID: a.NodeID}
+		for _, d := range a.Devices {
+			claim := engine.Claim{Group: d.Group, Units: len(d.IDs)}
+			if n := len(place.Tasks); n > 0 && place.Tasks[n-1].Task == d.Task {
+				place.Tasks[n-1].Claims = append(place.Tasks[n-1].Claims, claim)
+				continue
+			}
+			place.Tasks = append(place.Tasks, engine.TaskPlacement{Task: d.Task, Claims: []engine.Claim{claim}})
+		}
+		out = append(out, place)
+	}
+	return out
+}
+
+// confirmed marks the claims that allocations hold already.
+func confirmed(claims, open []store.Claim) []store.Claim {
+	type what struct {
+		node, pool, group, task string
+		units                   int
+	}
+	held := map[what][]string{}
+	for _, c := range open {
+		if c.AllocID != "" {
+			k := what{c.NodeID, c.Group, c.TaskGroup, c.Task, c.Units}
+			held[k] = append(held[k], c.AllocID)
+		}
+	}
+	for i, c := range claims {
+		k := what{c.NodeID, c.Group, c.TaskGroup, c.Task, c.Units}
+		if ids := held[k]; len(ids) > 0 && c.AllocID == "" {
+			claims[i].AllocID, held[k] = ids[0], ids[1:]
+		}
+	}
+	return claims
+}
+
+// decide asks the engine on the current snapshot. A refusal is only believed when the ledger was read for it.
+func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Request, given []store.Claim) (engine.Decision, error) {
+	for {
+		taken, cached, err := s.Ledger.Taken(ctx)
+		if err != nil {
+			return engine.Decision{}, err
+		}
+		began := s.Clock.Now()
+		snapshot := s.World.Snapshot(ledger.Without(taken, given))
+		if len(given) > 0 {
+			s.freeOwn(&snapshot, key)
+		}
+		s.switches.hold(&snapshot, key)
+		d := s.Engine().Decide(snapshot, r)
+		s.metrics.decision.Observe(s.Clock.Now().Sub(began).Seconds())
+		if d.Placed || !cached {
+			return d, nil
+		}
+		s.Ledger.Invalidate()
+	}
+}
+
+// freeOwn gives back the processor and memory of the job's allocations: they are placed with the rest.
+func (s *Submitter) freeOwn(snapshot *engine.Snapshot, key watch.JobKey) {
+	cpu, memory := map[string]int{}, map[string]int{}
+	for _, a := range s.World.LiveAllocs(key) {
+		cpu[a.NodeID] += a.CPUMHz
+		memory[a.NodeID] += a.MemoryMiB
+	}
+	for i := range snapshot.Nodes {
+		n := &snapshot.Nodes[i]
+		n.UsedCPUMHz = max(0, n.UsedCPUMHz-cpu[n.ID])
+		n.UsedMemoryMiB = max(0, n.UsedMemoryMiB-memory[n.ID])
+	}
+}
+
+func claimsOf(d engine.Decision) []store.Claim {
+	var out []store.Claim
+	for _, g := range d.Groups {
+		for _, place := range g.Placements {
+			for _, t := range place.Tasks {
+				for _, c := range t.Claims {
+					out = append(out, store.Claim{NodeID: place.NodeID, Group: c.Group, Units: c.Units, TaskGroup: g.Name, Task: t.Task})
+				}
+			}
+		}
+	}
+	return out
+}
+
+// runningInjection reads the injection of the decision that the job runs under; none when it does not run.
+func runningInjection(job store.Job) (admission.Injection, error) {
+	var in admission.Injection
+	if len(job.Injection) == 0 || job.State == store.JobStopped {
+		return in, nil
+	}
+	if err := json.Unmarshal(job.Injection, &in); err != nil {
+		return in, fmt.Errorf("read injection of job %s: %w", job.ID, err)
+	}
+	return in, nil
+}
+
+// note keeps a decision for explain.
+func (s *Submitter) note(ctx context.Context, key watch.JobKey, outcome string, p placed) {
+	d := store.Decision{Namespace: key.Namespace, JobID: key.ID, Outcome: outcome}
+	if p.decision.Refusal != nil {
+		d.ReasonCode, d.Reason = string(p.decision.Refusal.Code), p.decision.Refusal.Sentence
+	}
+	input, err1 := json.Marshal(p.request)
+	output, err2 := json.Marshal(p.decision)
+	d.Input, d.Output = input, output
+	if err := errors.Join(err1, err2, s.Store.AddDecision(ctx, d)); err != nil {
+		s.log.Warn("decision not recorded", "job_id", key.ID, "error", err)
+	}
+	s.metrics.decisions.WithLabelValues(outcome).Inc()
+}
+
+func cloneTree(t Tree) Tree { return maps.Clone(t) }

@@ -1,0 +1,177 @@
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/heteroflow/heteroflow/internal/nomadapi"
+	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/admission"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
+)
+
+// Retry tries a job that waits, or one that Nomad could not be given. done tells that the job left the queue. An
+// error means that a part that is needed is away; the job is as it was.
+func (s *Submitter) Retry(ctx context.Context, key watch.JobKey) (done bool, err error) {
+	defer s.lock(key)()
+	row, err := s.find(ctx, key)
+	if err != nil || row.State != store.JobWaiting && row.State != store.JobSubmitting {
+		return true, err
+	}
+	sub, err := s.stored(row)
+	if err != nil {
+		return true, err
+	}
+	if row.State == store.JobSubmitting {
+		done, err = s.resend(ctx, sub, row)
+	} else {
+		done, err = s.retry(ctx, sub, row)
+	}
+	if errors.Is(err, store.ErrConflict) {
+		return false, nil // somebody else was quicker
+	}
+	return done, err
+}
+
+// stored reads a submission back from the job's row.
+func (s *Submitter) stored(row store.Job) (submission, error) {
+	sub := submission{
+		caller: Caller{Tenant: row.Tenant, User: row.User}, key: watch.JobKey{Namespace: row.Namespace, ID: row.ID},
+		hash: row.SpecHash, prev: row,
+	}
+	if err := nomadapi.DecodeTree(row.Spec, &sub.env); err != nil {
+		return sub, fmt.Errorf("read the stored job %s: %w", row.ID, err)
+	}
+	var ok bool
+	if sub.clean, ok = sub.env["Job"].(Tree); !ok {
+		return sub, fmt.Errorf("read the stored job %s: it has no Job", row.ID)
+	}
+	var problems admission.Problems
+	if sub.reading, problems = admission.Read(sub.clean); len(problems) > 0 {
+		return sub, fmt.Errorf("read the stored job %s: %w", row.ID, problems)
+	}
+	return sub, nil
+}
+
+func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (bool, error) {
+	if busy, err := s.beingSubmitted(ctx, sub.key); busy || err != nil {
+		return false, err
+	}
+	older, err := runningInjection(row)
+	if err != nil {
+		return true, err
+	}
+	found, err := s.place(ctx, sub.placing(row, older, false))
+	if err != nil {
+		return false, err
+	}
+	if found.job != nil {
+		_, err := s.send(ctx, sub, row, found)
+		var answer *Answer
+		if errors.As(err, &answer) {
+			return true, s.refuse(ctx, sub.key, answer.Text)
+		}
+		return err == nil, err
+	}
+	refusal := refusalOf(found)
+	if row.Reason != refusal.Sentence {
+		changed := row.ReasonCode != string(refusal.Code)
+		row.ReasonCode, row.Reason = string(refusal.Code), refusal.Sentence
+		if _, err := s.put(ctx, row); err != nil {
+			return false, err
+		}
+		if changed {
+			s.note(ctx, sub.key, outcomeOf(found), found)
+		}
+	}
+	return false, s.want(ctx, sub.key, found.decision.Switches)
+}
+
+// beingSubmitted reports whether another instance has reserved for the job and is about to send it.
+func (s *Submitter) beingSubmitted(ctx context.Context, key watch.JobKey) (bool, error) {
+	open, err := s.Store.ReservationOf(ctx, key.Namespace, key.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, databaseError(err)
+	}
+	return open.State == store.Reserved, nil
+}
+
+// resend gives Nomad a job that may or may not have reached it.
+func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (bool, error) {
+	stored, err := s.Nomad.Job(ctx, sub.key.Namespace, sub.key.ID)
+	switch {
+	case nomadapi.IsNotFound(err):
+	case err != nil:
+		return false, answerOf(err)
+	case s.isSame(stored, sub.hash):
+		_, err := s.sent(ctx, sub, row, placed{job: sub.clean}, Tree{"EvalID": ""})
+		return true, err
+	}
+	found := placed{job: sub.clean}
+	if sub.reading.Asks() {
+		older, reservation, err := s.reservedInjection(ctx, sub.key, row)
+		if err != nil {
+			return false, err
+		}
+		if found, err = s.place(ctx, sub.placing(row, older, false)); err != nil {
+			return false, err
+		}
+		if found.repeated() {
+			found.reservation = reservation
+		}
+	}
+	if found.job == nil { // its room expired and is gone
+		_, err := s.hold(ctx, sub, row, found)
+		var refused *Refused
+		if errors.As(err, &refused) {
+			return true, s.refuse(ctx, sub.key, refused.Text)
+		}
+		return false, err
+	}
+	sub.prev.State = store.JobWaiting // where it goes back to if Nomad refuses
+	result, err := s.send(ctx, sub, row, found)
+	var answer *Answer
+	if errors.As(err, &answer) {
+		return true, s.refuse(ctx, sub.key, answer.Text)
+	}
+	return err == nil && !result.Waiting, err
+}
+
+// reservedInjection is the decision made for a job that was not sent yet and the reservation it holds, as long as it
+// holds one.
+func (s *Submitter) reservedInjection(ctx context.Context, key watch.JobKey, row store.Job) (admission.Injection, string, error) {
+	open, err := s.Store.ReservationOf(ctx, key.Namespace, key.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return admission.Injection{}, "", nil
+	}
+	if err != nil {
+		return admission.Injection{}, "", databaseError(err)
+	}
+	in, err := runningInjection(row)
+	return in, open.ID, err
+}
+
+// isSame reports whether Nomad runs this very spec.
+func (s *Submitter) isSame(stored Tree, hash string) bool {
+	if stop, _ := stored["Stop"].(bool); stop {
+		return false
+	}
+	have, err := admission.SpecHash(admission.Strip(stored))
+	return err == nil && have == hash
+}
+
+// refuse notes that Nomad would not take a job that had waited.
+func (s *Submitter) refuse(ctx context.Context, key watch.JobKey, text string) error {
+	row, err := s.find(ctx, key)
+	if err != nil || row.Version == 0 {
+		return err
+	}
+	row.State, row.ReasonCode, row.Reason = store.JobRefused, "nomad_refused", text
+	_, err = s.put(ctx, row)
+	s.log.Warn("nomad refused a job that had waited", "job_id", key.ID, "reason", text)
+	return err
+}

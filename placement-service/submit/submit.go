@@ -1,0 +1,178 @@
+// Package submit brings a job to Nomad: it reads what the job asks, decides on the current snapshot, reserves,
+// writes the decision into the job and registers it, or has it wait with the reason. The proxy, the queue and the
+// watcher all come through here. Speaking HTTP with users and deciding itself do not belong here.
+package submit
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/internal/nomadapi"
+	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/admission"
+	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/ledger"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
+)
+
+// Tree is JSON as Nomad's API sends it, numbers as json.Number.
+type Tree = admission.Tree
+
+// Caller is who submits, from the credentials, never from the job.
+type Caller struct {
+	Tenant string
+	User   string
+	All    bool // may act on the jobs of every tenant
+}
+
+// Registrar is where jobs are registered and planned.
+type Registrar interface {
+	Register(ctx context.Context, namespace string, request json.RawMessage) (nomadapi.Tree, error)
+	Plan(ctx context.Context, namespace, id string, request json.RawMessage) (nomadapi.Tree, error)
+	Deregister(ctx context.Context, namespace, id string, purge bool) (string, error)
+	Job(ctx context.Context, namespace, id string) (nomadapi.Tree, error)
+	JobVersion(ctx context.Context, namespace, id string, version uint64) (nomadapi.Tree, error)
+}
+
+// Config is what a submitter needs.
+type Config struct {
+	Nomad  Registrar
+	Store  *store.Store
+	World  *watch.World
+	Ledger *ledger.View
+	Engine func() *engine.Engine // the one to use now
+	Key    ed25519.PrivateKey    // signs grants
+	Clock  clock.Clock
+	Log    hclog.Logger
+	// Expect is told which evaluation will bring a job's allocations.
+	Expect func(job watch.JobKey, evalID string)
+	// Wake is told that the queue has something to do.
+	Wake func()
+}
+
+// Submitter is safe for concurrent use.
+type Submitter struct {
+	Config
+	log      hclog.Logger
+	deciding sync.Mutex // one decision at a time here; other instances are told apart by the ledger
+	switches *switchBook
+	metrics  *metrics
+	locks    jobLocks
+}
+
+// New makes a submitter.
+func New(c Config) *Submitter {
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	return &Submitter{Config: c, log: c.Log.Named("submit"), switches: newSwitchBook(), metrics: newMetrics()}
+}
+
+// reservationLife is how long what was reserved waits for its allocations.
+const reservationLife = 5 * time.Minute
+
+// Refused says that a job can never run as it is written. The text is for the user.
+type Refused struct {
+	Code string
+	Text string
+}
+
+func (e *Refused) Error() string { return e.Text }
+
+// Forbidden says that the caller may not do this.
+type Forbidden struct{ Text string }
+
+func (e *Forbidden) Error() string { return e.Text }
+
+// Unavailable says that a part that is needed does not answer; nothing was changed.
+type Unavailable struct {
+	Part string
+	Err  error
+}
+
+func (e *Unavailable) Error() string {
+	return fmt.Sprintf("%s cannot be reached, nothing was changed: try again (%v)", e.Part, e.Err)
+}
+
+func (e *Unavailable) Unwrap() error { return e.Err }
+
+// Answer is Nomad's own refusal of a request, to be passed on.
+type Answer struct {
+	Status int
+	Text   string
+}
+
+func (e *Answer) Error() string { return e.Text }
+
+// answerOf turns an error of the Nomad client into an Answer when Nomad answered, and Unavailable otherwise.
+func answerOf(err error) error {
+	if nomadapi.IsAnswer(err) {
+		return &Answer{Status: nomadapi.StatusOf(err), Text: nomadapi.AnswerText(err)}
+	}
+	return &Unavailable{Part: "nomad", Err: err}
+}
+
+func databaseError(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	return &Unavailable{Part: "the database", Err: err}
+}
+
+// owned refuses a caller who is not of the job's tenant.
+func owned(caller Caller, job store.Job) error {
+	if job.Version == 0 || caller.All || job.Tenant == caller.Tenant {
+		return nil
+	}
+	return &Forbidden{Text: fmt.Sprintf("job %q belongs to another tenant: choose another job name", job.ID)}
+}
+
+// find reads a job of the store; the zero Job, Version 0, when there is none.
+func (s *Submitter) find(ctx context.Context, key watch.JobKey) (store.Job, error) {
+	job, err := s.Store.Job(ctx, key.Namespace, key.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return store.Job{Namespace: key.Namespace, ID: key.ID}, nil
+	}
+	return job, databaseError(err)
+}
+
+func (s *Submitter) wake() {
+	if s.Wake != nil {
+		s.Wake()
+	}
+}
+
+// statusOf is for those who answer HTTP: the status of an error of this package.
+func statusOf(err error) int {
+	var (
+		refused     *Refused
+		forbidden   *Forbidden
+		unavailable *Unavailable
+		answer      *Answer
+	)
+	switch {
+	case errors.As(err, &refused):
+		return http.StatusBadRequest
+	case errors.As(err, &forbidden):
+		return http.StatusForbidden
+	case errors.As(err, &unavailable):
+		return http.StatusServiceUnavailable
+	case errors.As(err, &answer):
+		return answer.Status
+	case errors.Is(err, store.ErrNotFound):
+		return http.StatusNotFound
+	}
+	return http.StatusInternalServerError
+}
+
+// StatusOf is the HTTP status for an error of this package.
+func StatusOf(err error) int { return statusOf(err) }

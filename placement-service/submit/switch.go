@@ -1,0 +1,95 @@
+package submit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
+)
+
+// switchBook remembers for which job a card is being switched, so that no other job is put on the card meanwhile.
+// It is of this process only: a service that was restarted, or another instance, at worst places a job that makes
+// the card not empty, and the switch is asked for again later.
+type switchBook struct {
+	mu   sync.Mutex
+	held map[string]hold // card UUID
+}
+
+type hold struct {
+	job   watch.JobKey
+	until time.Time
+}
+
+func newSwitchBook() *switchBook { return &switchBook{held: map[string]hold{}} }
+
+// hold makes cards that are being switched for other jobs look taken.
+func (b *switchBook) hold(s *engine.Snapshot, key watch.JobKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.held) == 0 {
+		return
+	}
+	for i := range s.Nodes {
+		for j := range s.Nodes[i].Pools {
+			p := &s.Nodes[i].Pools[j]
+			for _, c := range p.Cards {
+				if h, ok := b.held[c.UUID]; ok && h.job != key {
+					p.Used += c.Units - c.UsedUnits
+				}
+			}
+		}
+	}
+}
+
+// take notes that the card is wanted for the job and reports whether an intent is due: not again within the pause
+// after the last one, so that a node that cannot switch is not asked in a spin.
+func (b *switchBook) take(card string, key watch.JobKey, now time.Time, pause time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c, h := range b.held {
+		if now.After(h.until) {
+			delete(b.held, c)
+		}
+	}
+	if _, ok := b.held[card]; ok {
+		return false
+	}
+	b.held[card] = hold{job: key, until: now.Add(pause)}
+	return true
+}
+
+// release forgets the cards of a job that found room.
+func (b *switchBook) release(key watch.JobKey) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for c, h := range b.held {
+		if h.job == key {
+			delete(b.held, c)
+		}
+	}
+}
+
+// switchPause is how long a card stays held for the job that wanted its form switched.
+const switchPause = 30 * time.Second
+
+// want states the intents that a decision needs.
+func (s *Submitter) want(ctx context.Context, key watch.JobKey, switches []engine.Switch) error {
+	for _, sw := range switches {
+		if !s.switches.take(sw.CardUUID, key, s.Clock.Now(), switchPause) {
+			continue
+		}
+		_, err := s.Store.PutIntent(ctx, store.Intent{NodeID: sw.NodeID, CardUUID: sw.CardUUID, Form: string(sw.To)})
+		if errors.Is(err, store.ErrConflict) {
+			continue // wanted in another form by another job; that one goes first
+		}
+		if err != nil {
+			return databaseError(err)
+		}
+		s.log.Info("form switch wanted", "node_id", sw.NodeID, "card", sw.CardUUID, "form", sw.To, "job_id", key.ID)
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+package watch
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/store"
+)
+
+// setNode takes a node in and returns its pools for the ledger.
+func (w *World) setNode(n *api.Node, now time.Time) []store.Pool {
+	view := viewNode(n)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.nodes[n.ID] == nil {
+		at, _ := slices.BinarySearch(w.order, n.ID)
+		w.order = slices.Insert(w.order, at, n.ID)
+	}
+	w.nodes[n.ID], w.catalog = view, nil
+	w.recount(n.ID)
+	w.touch(now)
+	return poolsOf(n.ID, view)
+}
+
+func poolsOf(id string, view *nodeView) []store.Pool {
+	pools := make([]store.Pool, 0, len(view.engine.Pools))
+	for _, p := range view.engine.Pools {
+		pools = append(pools, store.Pool{NodeID: id, Group: p.Group, Capacity: p.Total, UnitMiB: p.UnitMiB})
+	}
+	return pools
+}
+
+// dropNodes forgets the nodes that keep does not hold and returns their ids.
+func (w *World) dropNodes(keep map[string]bool, now time.Time) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var gone []string
+	w.order = slices.DeleteFunc(w.order, func(id string) bool {
+		if keep[id] {
+			return false
+		}
+		gone = append(gone, id)
+		delete(w.nodes, id)
+		delete(w.usage, id)
+		return true
+	})
+	if len(gone) > 0 {
+		w.catalog = nil
+		w.touch(now)
+	}
+	return gone
+}
+
+// setAllocs replaces all allocations and returns the jobs whose holdings changed.
+func (w *World) setAllocs(list []*Alloc, now time.Time) []JobKey {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	next := make(map[string]*Alloc, len(list))
+	for _, a := range list {
+		if old := w.allocs[a.ID]; old != nil && old.modify > a.modify {
+			a = old // an event ran ahead of the list
+		}
+		next[a.ID] = a
+	}
+	touched := map[JobKey]bool{}
+	for id, a := range next {
+		if holdingChanged(w.allocs[id], a) {
+			touched[a.Job] = true
+		}
+	}
+	for id, old := range w.allocs {
+		if next[id] == nil && old.Live() && len(old.Devices) > 0 {
+			touched[old.Job] = true
+		}
+	}
+	w.allocs = next
+	clear(w.jobs)
+	clear(w.byNode)
+	for _, a := range next {
+		w.index(a)
+	}
+	clear(w.usage)
+	for _, id := range w.order {
+		w.recount(id)
+	}
+	w.touch(now)
+	return slices.Collect(maps.Keys(touched))
+}
+
+// setAlloc takes one allocation in. It reports whether what its job holds changed.
+func (w *World) setAlloc(a *Alloc, now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old := w.allocs[a.ID]
+	if old != nil && old.modify > a.modify {
+		return false
+	}
+	if old != nil && len(a.Devices) == 0 && a.CPUMHz == 0 { // an event without resources
+		a.Devices, a.CPUMHz, a.MemoryMiB = old.Devices, old.CPUMHz, old.MemoryMiB
+	}
+	w.allocs[a.ID] = a
+	changed := holdingChanged(old, a)
+	w.index(a)
+	if old == nil || changed || old.Live() != a.Live() {
+		w.recount(a.NodeID)
+	}
+	w.touch(now)
+	return changed
+}
+
+// holdingChanged reports whether the devices held changed.
+func holdingChanged(old, now *Alloc) bool {
+	var was, is []Device
+	if old != nil && old.Live() {
+		was = old.Devices
+	}
+	if now.Live() {
+		is = now.Devices
+	}
+	return !slices.EqualFunc(was, is, func(a, b Device) bool {
+		return a.Task == b.Task && a.Group == b.Group && slices.Equal(a.IDs, b.IDs)
+	})
+}
+
+func (w *World) index(a *Alloc) {
+	if a.Live() {
+		put(w.jobs, a.Job, a)
+		put(w.byNode, a.NodeID, a)
+		return
+	}
+	drop(w.jobs, a.Job, a)
+	drop(w.byNode, a.NodeID, a)
+}
+
+func put[K comparable](m map[K]map[string]*Alloc, key K, a *Alloc) {
+	if m[key] == nil {
+		m[key] = map[string]*Alloc{}
+	}
+	m[key][a.ID] = a
+}
+
+func drop[K comparable](m map[K]map[string]*Alloc, key K, a *Alloc) {
+	delete(m[key], a.ID)
+	if len(m[key]) == 0 {
+		delete(m, key)
+	}
+}
+
+// recount sums up what live allocations hold on a node.
+func (w *World) recount(nodeID string) {
+	use := &nodeUsage{cards: map[string]int{}, units: map[string]int{}}
+	for _, a := range w.byNode[nodeID] {
+		use.cpuMHz += a.CPUMHz
+		use.memoryMiB += a.MemoryMiB
+		for _, d := range a.Devices {
+			use.units[d.Group] += len(d.IDs)
+			for _, id := range d.IDs {
+				use.cards[w.cardOf(nodeID, d.Group, id)]++
+			}
+		}
+	}
+	w.usage[nodeID] = use
+}
+
+func (w *World) touch(now time.Time) {
+	w.asOf = now
+	if !w.isReady[0] || !w.isReady[1] {
+		return
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// loaded notes that nodes (0) or allocations (1) were read once.
+func (w *World) loaded(part int, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isReady[part] = true
+	w.asOf = now
+	if w.isReady[0] && w.isReady[1] {
+		select {
+		case <-w.ready:
+		default:
+			close(w.ready)
+			close(w.changed)
+			w.changed = make(chan struct{})
+		}
+	}
+}
+
+// heard notes that Nomad answered, with nothing new.
+func (w *World) heard(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asOf = now
+}
+
+// allocOf reads an allocation as it comes in an event.
+func allocOf(a *api.Allocation) *Alloc {
+	out := &Alloc{
+		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
+		Client: a.ClientStatus, Desired: a.DesiredStatus, modify: a.ModifyIndex,
+	}
+	out.take(a.AllocatedResources)
+	return out
+}
+
+// allocOfStub reads an allocation as it comes in a list.
+func allocOfStub(a *api.AllocationListStub) *Alloc {
+	out := &Alloc{
+		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
+		Client: a.ClientStatus, Desired: a.DesiredStatus, modify: a.ModifyIndex,
+	}
+	out.take(a.AllocatedResources)
+	return out
+}
+
+func (a *Alloc) take(r *api.AllocatedResources) {
+	if r == nil {
+		return
+	}
+	for _, task := range slices.Sorted(maps.Keys(r.Tasks)) {
+		res := r.Tasks[task]
+		if res == nil {
+			continue
+		}
+		a.CPUMHz += int(res.Cpu.CpuShares)
+		a.MemoryMiB += int(res.Memory.MemoryMB)
+		for _, d := range res.Devices {
+			if d == nil {
+				continue
+			}
+			if _, err := accel.ParseVendor(d.Vendor); err != nil {
+				continue // another kind of device
+			}
+			a.Devices = append(a.Devices, Device{Task: task, Group: d.Vendor + "/" + d.Type + "/" + d.Name, IDs: slices.Sorted(slices.Values(d.DeviceIDs))})
+		}
+	}
+}
