@@ -1,0 +1,80 @@
+// Command heteroflow-device is the device plugin: Nomad starts it and speaks gRPC with it. Started by a person it prints
+// what it finds (-once) or its version. What it does lives in device-plugins; nothing but the wiring belongs here.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/nvidia"
+	"github.com/heteroflow/heteroflow/device-plugins/sim"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin"
+	"github.com/heteroflow/heteroflow/internal/version"
+)
+
+func main() {
+	if err := run(context.Background(), os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) == 0 {
+		log := nomadplugin.NewLogger(device.Name)
+		nomadplugin.ServeDevice(device.New(detectors(log), log), log)
+		return nil
+	}
+	if args[0] == "version" {
+		_, err := fmt.Fprintln(stdout, device.Name, version.Version)
+		return err
+	}
+	flags := flag.NewFlagSet(device.Name, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	once := flags.Bool("once", false, "print the cards found now as JSON, and end")
+	cfg := device.DefaultConfig()
+	flags.StringVar(&cfg.SimConfig, "sim", "", "file of simulated cards, as sim_config")
+	flags.StringVar(&cfg.Root, "root", cfg.Root, "folder with /proc and /sys of the machine")
+	flags.StringVar(&cfg.NvidiaSMI, "nvidia-smi", cfg.NvidiaSMI, "name or path of nvidia-smi")
+	flags.StringVar(&cfg.StateDir, "state-dir", cfg.StateDir, "folder of the plugin's state")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if !*once {
+		return errors.New("nothing to do: Nomad starts the plugin without arguments; write -once to see the cards it finds, or version")
+	}
+	log := hclog.New(&hclog.LoggerOptions{Name: device.Name, Output: stderr, Level: hclog.Warn})
+	found, err := device.Once(ctx, cfg, detectors(log), log)
+	if err != nil {
+		return err
+	}
+	enc := json.NewEncoder(stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(found)
+}
+
+// detectors is the registry of brands, read in this order.
+func detectors(log hclog.Logger) device.Build {
+	return func(cfg device.Config) ([]device.Detector, error) {
+		all := []device.Detector{nvidia.New(nvidia.Config{Root: cfg.Root, SMI: cfg.NvidiaSMI}, log.Named("nvidia"))}
+		if cfg.SimConfig == "" {
+			return all, nil
+		}
+		simulated, err := sim.Load(cfg.SimConfig)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range simulated {
+			all = append(all, d)
+		}
+		return all, nil
+	}
+}

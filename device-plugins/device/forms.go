@@ -1,0 +1,86 @@
+package device
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// A formBook holds the forms chosen by intent, by card UUID, and keeps them in a file, so that a restart offers every
+// card as before. It is not safe for concurrent use.
+type formBook struct {
+	path   string
+	chosen map[string]accel.Form
+}
+
+// openForms reads the book in dir. A book that does not exist is empty.
+func openForms(dir string) (*formBook, error) {
+	b := &formBook{path: filepath.Join(dir, "forms.json"), chosen: map[string]accel.Form{}}
+	body, err := os.ReadFile(b.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return b, nil
+	}
+	if err != nil {
+		return b, fmt.Errorf("read chosen forms: %w", err)
+	}
+	if err := json.Unmarshal(body, &b.chosen); err != nil {
+		b.chosen = map[string]accel.Form{}
+		return b, fmt.Errorf("read chosen forms in %s: %w", b.path, err)
+	}
+	return b, nil
+}
+
+// choose sets the form of a card, on disk first.
+func (b *formBook) choose(uuid string, form accel.Form) error {
+	next := map[string]accel.Form{uuid: form}
+	for k, v := range b.chosen {
+		if k != uuid {
+			next[k] = v
+		}
+	}
+	body, err := json.MarshalIndent(next, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode chosen forms: %w", err)
+	}
+	if err := writeFile(b.path, body); err != nil {
+		return fmt.Errorf("keep chosen form: %w", err)
+	}
+	b.chosen = next
+	return nil
+}
+
+// writeFile replaces a file in one step that a crash cannot halve.
+func writeFile(path string, body []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
+	_, err = tmp.Write(body)
+	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
+
+// offered is the form of a card now, and whether an intent may change it.
+func (s settings) offered(c accel.Card, book *formBook) (accel.Form, string) {
+	if c.Form == accel.Partition || c.Form == accel.MIG {
+		return c.Form, accel.PolicyFixed
+	}
+	if fixed := s.fixedForm(c); fixed != "" {
+		return fixed, accel.PolicyFixed
+	}
+	if chosen := book.chosen[c.UUID]; chosen == accel.Shared {
+		return accel.Shared, accel.PolicyAuto
+	}
+	return accel.Whole, accel.PolicyAuto
+}

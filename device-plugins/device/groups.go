@@ -1,0 +1,175 @@
+package device
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/structspb"
+)
+
+// reasonNoSize is the reason of a card that is to be shared and does not tell its memory.
+const reasonNoSize = "the memory of the card is not known, so that it cannot be offered in slices"
+
+// An offer is a card in the form in which it is offered.
+type offer struct {
+	accel.Card
+	policy   string
+	sliceMiB uint64
+}
+
+// instances are the Nomad instance ids of the offer.
+func (o offer) instances() []string {
+	if o.Form != accel.Shared {
+		return []string{o.UUID}
+	}
+	n := max(1, o.Slices(o.sliceMiB)) // a card of unknown size is shown by one unhealthy slice
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = o.SliceID(i)
+	}
+	return ids
+}
+
+// unitMiB is the memory of one instance, nil when it is not known.
+func (o offer) unitMiB() *uint64 {
+	if o.Form == accel.Shared {
+		return &o.sliceMiB
+	}
+	return o.MemoryMiB
+}
+
+func (o offer) health() accel.Health {
+	if o.Health.OK && o.Form == accel.Shared && o.Slices(o.sliceMiB) == 0 {
+		return accel.Health{Reason: reasonNoSize}
+	}
+	return o.Health
+}
+
+type attributes = map[string]*structspb.Attribute
+
+// facts are all attributes of the card that are known. None of them changes while the card lives, except state.
+func (o offer) facts() attributes {
+	a := attributes{
+		accel.AttrUUID: textAttr(o.UUID), accel.AttrIndex: intAttr(int64(o.Index), ""), accel.AttrModel: textAttr(o.Model),
+		accel.AttrForm: textAttr(string(o.Form)), accel.AttrPolicy: textAttr(o.policy), accel.AttrState: stateAttr(o.health().OK),
+	}
+	if o.PCIAddress != "" {
+		a[accel.AttrPCI] = textAttr(o.PCIAddress)
+	}
+	if o.NUMANode != nil {
+		a[accel.AttrNUMA] = intAttr(int64(*o.NUMANode), "")
+	}
+	if o.MemoryMiB != nil {
+		a[accel.AttrMemory] = intAttr(int64(*o.MemoryMiB), "MiB")
+	}
+	if unit := o.unitMiB(); unit != nil {
+		a[accel.AttrUnitMemory] = intAttr(int64(*unit), "MiB")
+	}
+	if o.DriverVersion != "" {
+		a[accel.AttrDriver] = textAttr(o.DriverVersion)
+	}
+	if len(o.Modes) > 0 {
+		a[accel.AttrModes] = textAttr(strings.Join(o.Modes, ","))
+	}
+	return a
+}
+
+// modelFacts are the attributes that a group of several cards may carry.
+var modelFacts = []string{
+	accel.AttrMemory, accel.AttrUnitMemory, accel.AttrModel, accel.AttrDriver, accel.AttrForm, accel.AttrPolicy, accel.AttrModes,
+}
+
+// sharedFacts are those that all cards that know them agree on. A card that lost its voice does not change the others.
+func sharedFacts(offers []offer) attributes {
+	common, disputed := attributes{}, map[string]bool{}
+	healthy := false
+	for _, o := range offers {
+		healthy = healthy || o.health().OK
+		facts := o.facts()
+		for _, name := range modelFacts {
+			value, known := facts[name]
+			if !known {
+				continue
+			}
+			if have, ok := common[name]; ok && !proto.Equal(have, value) {
+				disputed[name] = true
+			}
+			common[name] = value
+		}
+	}
+	for name := range disputed {
+		delete(common, name)
+	}
+	common[accel.AttrState] = stateAttr(healthy)
+	return common
+}
+
+// deviceGroups turns offers into what Nomad is told: a group per model for whole cards and partitions, with a
+// descriptor beside it for each card; a group per card for shared ones. The order is fixed.
+func deviceGroups(offers []offer) []*devicepb.DeviceGroup {
+	var groups []*devicepb.DeviceGroup
+	models := map[string][]offer{}
+	for _, o := range offers {
+		if o.Form == accel.Shared {
+			groups = append(groups, o.group(o.Form.DeviceType(), o.GroupName(), o.facts(), o.detected()))
+			continue
+		}
+		models[o.DeviceID()] = append(models[o.DeviceID()], o)
+		groups = append(groups, o.group(accel.DescriptorType, o.DescriptorName(), o.facts(), nil))
+	}
+	for _, same := range models {
+		var detected []*devicepb.DetectedDevice
+		for _, o := range same {
+			detected = append(detected, o.detected()...)
+		}
+		groups = append(groups, same[0].group(same[0].Form.DeviceType(), same[0].GroupName(), sharedFacts(same), detected))
+	}
+	slices.SortFunc(groups, func(a, b *devicepb.DeviceGroup) int {
+		return cmp.Or(cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.DeviceType, b.DeviceType), cmp.Compare(a.DeviceName, b.DeviceName))
+	})
+	return groups
+}
+
+func (o offer) group(kind, name string, facts attributes, detected []*devicepb.DetectedDevice) *devicepb.DeviceGroup {
+	slices.SortFunc(detected, func(a, b *devicepb.DetectedDevice) int { return cmp.Compare(a.ID, b.ID) })
+	return &devicepb.DeviceGroup{Vendor: string(o.Vendor), DeviceType: kind, DeviceName: name, Devices: detected, Attributes: facts}
+}
+
+// detected are the instances. A slice has no address of its own: its group says where it is, once.
+func (o offer) detected() []*devicepb.DetectedDevice {
+	h := o.health()
+	ids := o.instances()
+	out := make([]*devicepb.DetectedDevice, len(ids))
+	for i, id := range ids {
+		out[i] = &devicepb.DetectedDevice{ID: id, Healthy: h.OK, HealthDescription: h.Reason}
+		if o.Form != accel.Shared && o.PCIAddress != "" {
+			out[i].HwLocality = &devicepb.DeviceLocality{PciBusId: o.PCIAddress}
+		}
+	}
+	return out
+}
+
+// sameGroups tells whether nothing that Nomad would see has changed.
+func sameGroups(a, b []*devicepb.DeviceGroup) bool {
+	return slices.EqualFunc(a, b, func(x, y *devicepb.DeviceGroup) bool { return proto.Equal(x, y) })
+}
+
+func textAttr(s string) *structspb.Attribute {
+	return &structspb.Attribute{Value: &structspb.Attribute_StringVal{StringVal: s}}
+}
+
+func intAttr(n int64, unit string) *structspb.Attribute {
+	return &structspb.Attribute{Value: &structspb.Attribute_IntVal{IntVal: n}, Unit: unit}
+}
+
+func stateAttr(ok bool) *structspb.Attribute {
+	if ok {
+		return textAttr(accel.StateOK)
+	}
+	return textAttr(accel.StateBad)
+}

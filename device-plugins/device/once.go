@@ -1,0 +1,82 @@
+package device
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Found is what one look at the machine gave, for people and for the doctor.
+type Found struct {
+	Sources []FoundSource `json:"sources"`
+	Cards   []FoundCard   `json:"cards"`
+}
+
+// FoundSource is how one detector fared.
+type FoundSource struct {
+	Name   string       `json:"name"`
+	Vendor accel.Vendor `json:"vendor"`
+	Cards  int          `json:"cards"`
+	Error  string       `json:"error,omitempty"`
+}
+
+// FoundCard is one card as it would be offered. Absent numbers are unknown.
+type FoundCard struct {
+	Vendor        accel.Vendor      `json:"vendor"`
+	Model         string            `json:"model"`
+	RawName       string            `json:"raw_name"`
+	UUID          string            `json:"uuid"`
+	Index         int               `json:"index"`
+	PCIAddress    string            `json:"pci_bus_id,omitempty"`
+	NUMANode      *int              `json:"numa_node,omitempty"`
+	MemoryMiB     *uint64           `json:"memory_mib,omitempty"`
+	DriverVersion string            `json:"driver_version,omitempty"`
+	Modes         []string          `json:"modes,omitempty"`
+	Form          accel.Form        `json:"form"`
+	FormPolicy    string            `json:"form_policy"`
+	DeviceID      string            `json:"device_id"`
+	Healthy       bool              `json:"healthy"`
+	Reason        string            `json:"reason,omitempty"`
+	Sources       map[string]string `json:"sources,omitempty"`
+}
+
+// Once looks at the machine once, as the plugin would, and changes nothing.
+func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found, error) {
+	p := New(build, log)
+	if err := p.Use(cfg); err != nil {
+		return Found{}, err
+	}
+	if err := p.ready(); err != nil {
+		return Found{}, err
+	}
+	found := Found{Sources: make([]FoundSource, len(p.sources)), Cards: []FoundCard{}}
+	var wg sync.WaitGroup
+	for i, s := range p.sources {
+		wg.Go(func() {
+			cards, err := guarded(ctx, &s.detecting, p.limit, s.Detect)
+			found.Sources[i] = FoundSource{Name: s.Name(), Vendor: s.Vendor(), Cards: len(cards)}
+			if err != nil {
+				found.Sources[i].Error = err.Error()
+				return
+			}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			s.tracker.observe(valid(cards))
+		})
+	}
+	wg.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range p.offers() {
+		h := o.health()
+		found.Cards = append(found.Cards, FoundCard{
+			Vendor: o.Vendor, Model: o.Model, RawName: o.RawName, UUID: o.UUID, Index: o.Index, PCIAddress: o.PCIAddress,
+			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form,
+			FormPolicy: o.policy, DeviceID: o.DeviceID(), Healthy: h.OK, Reason: h.Reason, Sources: o.Sources,
+		})
+	}
+	return found, nil
+}

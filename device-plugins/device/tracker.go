@@ -1,0 +1,171 @@
+package device
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// placePrefixes begin the identity of a card whose UUID no reading gave: it is named by its place.
+var placePrefixes = []string{"PCI-", "INDEX-"}
+
+const reasonMissing = "the card is no longer reported"
+
+// A tracker remembers the cards of one source over all its readings: the last good facts of each, and how often in a
+// row it was bad. A card is never dropped because it misbehaves, only when another takes its place.
+type tracker struct {
+	known map[string]*tracked
+	limit int // bad readings in a row that make a card unhealthy
+}
+
+type tracked struct {
+	card accel.Card
+	bad  int
+	why  string
+}
+
+func newTracker(limit int) *tracker { return &tracker{known: map[string]*tracked{}, limit: limit} }
+
+// fail notes a reading that could not be made.
+func (t *tracker) fail(err error) {
+	for _, e := range t.known {
+		e.worse(err.Error())
+	}
+}
+
+// observe notes a reading.
+func (t *tracker) observe(listed []accel.Card) {
+	seen := map[string]bool{}
+	for _, c := range listed {
+		for _, uuid := range t.take(c) {
+			seen[uuid] = true
+		}
+	}
+	for uuid, e := range t.known {
+		if seen[uuid] {
+			continue
+		}
+		if t.replaced(e.card, listed) {
+			delete(t.known, uuid)
+			continue
+		}
+		e.worse(reasonMissing)
+	}
+}
+
+// take files one listed card and returns the identities it stands for.
+func (t *tracker) take(c accel.Card) []string {
+	if e := t.known[c.UUID]; e != nil {
+		e.update(c)
+		return []string{c.UUID}
+	}
+	if placeOnly(c) || !c.Health.OK {
+		// A dead card often cannot say who it is. What is known at its place is what died, partitions included.
+		if heirs := t.at(c); len(heirs) > 0 {
+			for _, uuid := range heirs {
+				t.known[uuid].judge(c.Health)
+			}
+			return heirs
+		}
+	}
+	e := &tracked{card: c}
+	if !c.Health.OK { // never seen good: there is nothing to be patient for
+		e.bad, e.why = t.limit, c.Health.Reason
+	}
+	t.known[c.UUID] = e
+	return []string{c.UUID}
+}
+
+func placeOnly(c accel.Card) bool {
+	return slices.ContainsFunc(placePrefixes, func(p string) bool { return strings.HasPrefix(c.UUID, p) })
+}
+
+// at lists the identities known at the place of c, sorted.
+func (t *tracker) at(c accel.Card) []string {
+	var found []string
+	for uuid, e := range t.known {
+		byPCI := c.PCIAddress != "" && e.card.PCIAddress == c.PCIAddress
+		byIndex := strings.HasPrefix(c.UUID, "INDEX-") && (c.PCIAddress == "" || e.card.PCIAddress == "") && e.card.Index == c.Index
+		if byPCI || byIndex {
+			found = append(found, uuid)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
+
+// replaced tells whether a working card stands where the unlisted one stood: partitions were made anew, or a card that
+// was known by its place has told its UUID.
+func (t *tracker) replaced(gone accel.Card, listed []accel.Card) bool {
+	return gone.PCIAddress != "" && slices.ContainsFunc(listed, func(c accel.Card) bool {
+		return c.PCIAddress == gone.PCIAddress && c.Health.OK && !placeOnly(c)
+	})
+}
+
+func (e *tracked) worse(why string) {
+	e.bad++
+	e.why = why
+}
+
+func (e *tracked) judge(h accel.Health) {
+	if h.OK {
+		e.bad, e.why = 0, ""
+		return
+	}
+	e.worse(h.Reason)
+}
+
+// update takes over what a reading knows. The facts of a card are pinned once known, because a fingerprint must not
+// change while the card lives; a good reading may correct those that can really change.
+func (e *tracked) update(c accel.Card) {
+	e.judge(c.Health)
+	k := &e.card
+	if k.Model == "unknown" || strings.HasSuffix(k.RawName, "...") && c.Model != "unknown" {
+		k.Model, k.RawName = c.Model, c.RawName
+	}
+	if k.MemoryMiB == nil {
+		k.MemoryMiB = c.MemoryMiB
+	}
+	if k.NUMANode == nil {
+		k.NUMANode = c.NUMANode
+	}
+	if k.PCIAddress == "" {
+		k.PCIAddress = c.PCIAddress
+	}
+	if k.DriverVersion == "" || c.Health.OK && c.DriverVersion != "" {
+		k.DriverVersion = c.DriverVersion
+	}
+	if c.Health.OK {
+		k.Index, k.Form = c.Index, c.Form
+		if len(c.Modes) > 0 {
+			k.Modes = c.Modes
+		}
+	}
+	for field, source := range c.Sources {
+		if k.Sources[field] == "" {
+			if k.Sources == nil {
+				k.Sources = map[string]string{}
+			}
+			k.Sources[field] = source
+		}
+	}
+}
+
+// cards lists every known card with its health, ordered by index and identity.
+func (t *tracker) cards() []accel.Card {
+	cards := make([]accel.Card, 0, len(t.known))
+	for _, e := range t.known {
+		c := e.card
+		c.Health = accel.Health{OK: true}
+		if e.bad >= t.limit {
+			c.Health = accel.Health{Reason: e.why}
+		}
+		cards = append(cards, c)
+	}
+	slices.SortFunc(cards, func(a, b accel.Card) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
+	return cards
+}

@@ -1,0 +1,177 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// A source is a detector and what is remembered of its cards.
+type source struct {
+	Detector
+	tracker  *tracker // guarded by Plugin.mu
+	reported bool     // guarded by Plugin.mu: it has answered, or failed to, once
+
+	detecting, sampling, listing atomic.Bool
+}
+
+func newSource(d Detector, limit int) *source {
+	return &source{Detector: d, tracker: newTracker(limit)}
+}
+
+var errStillBusy = errors.New("an earlier call has not returned yet")
+
+// guarded calls a detector with a limit that holds even when the detector does not listen to its context: a call that
+// outlives it is left to itself, and none of its kind is made until it is over. A panic becomes an error.
+func guarded[T any](ctx context.Context, busy *atomic.Bool, limit time.Duration, call func(context.Context) (T, error)) (T, error) {
+	var none T
+	if !busy.CompareAndSwap(false, true) {
+		return none, errStillBusy
+	}
+	type answer struct {
+		value T
+		err   error
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	answers := make(chan answer, 1)
+	go func() {
+		defer cancel()
+		defer busy.Store(false)
+		var a answer
+		defer func() {
+			if r := recover(); r != nil {
+				a = answer{err: fmt.Errorf("it broke: %v", r)}
+			}
+			answers <- a
+		}()
+		a.value, a.err = call(ctx)
+	}()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		select { // an answer that came at the same moment is the better one
+		case a := <-answers:
+			return a.value, a.err
+		default:
+			return none, ctx.Err()
+		}
+	}
+}
+
+// observe makes one reading of a source and files it.
+func (p *Plugin) observe(ctx context.Context, s *source) {
+	cards, err := guarded(ctx, &s.detecting, p.limit, s.Detect)
+	if ctx.Err() != nil {
+		return // the plugin is ending: this says nothing about the cards
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errStillBusy):
+		err = fmt.Errorf("%s did not answer within %s", s.Name(), p.limit)
+	case err != nil:
+		err = fmt.Errorf("%s: %w", s.Name(), err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err != nil {
+		p.log.Warn("cards cannot be read, the last good facts stay", "source", s.Name(), "error", err)
+		s.tracker.fail(err)
+	} else {
+		s.tracker.observe(valid(cards))
+	}
+	s.reported = true
+	p.notify()
+}
+
+// valid leaves out cards without an identity or a model: Nomad would refuse the whole list for one of them.
+func valid(cards []accel.Card) []accel.Card {
+	out := make([]accel.Card, 0, len(cards))
+	for _, c := range cards {
+		if c.UUID != "" && c.Model != "" && c.Vendor != "" {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// watch makes sure that the sources are being read, and returns what ends that for this caller. However many callers
+// there are, each source is read by one loop.
+func (p *Plugin) watch() (end func()) {
+	p.watchMu.Lock()
+	defer p.watchMu.Unlock()
+	p.watching++
+	if p.watching == 1 {
+		p.endWatch = p.startWatch()
+	}
+	return func() {
+		p.watchMu.Lock()
+		defer p.watchMu.Unlock()
+		if p.watching--; p.watching == 0 {
+			p.endWatch()
+		}
+	}
+}
+
+func (p *Plugin) startWatch() (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var loops sync.WaitGroup
+	p.mu.Lock()
+	sources, set := p.sources, p.set
+	p.mu.Unlock()
+	for _, s := range sources {
+		loops.Go(func() {
+			for {
+				p.observe(ctx, s)
+				if !pause(ctx, set.period) {
+					return
+				}
+			}
+		})
+	}
+	if set.Server != "" {
+		loops.Go(func() { p.followIntents(ctx, newIntentClient(set.Server, set.Token)) })
+	}
+	return func() {
+		cancel()
+		loops.Wait()
+	}
+}
+
+// pause waits, and tells whether it waited to the end.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// awaitFirst waits until every source was read once, but not for one that hangs.
+func (p *Plugin) awaitFirst(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstLimit)
+	defer cancel()
+	for {
+		p.mu.Lock()
+		waiting, changed := false, p.changed
+		for _, s := range p.sources {
+			waiting = waiting || !s.reported
+		}
+		p.mu.Unlock()
+		if !waiting {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}

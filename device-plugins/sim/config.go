@@ -1,0 +1,128 @@
+// Package sim invents cards of every brand from a small HCL file, with health, statistics, faults and delays that can be
+// switched while it runs. Everything it says follows from its files, so that two runs agree. It says of every card that
+// it is simulated; real cards do not belong here.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/hcl/v2/gohcl"
+	"github.com/hashicorp/hcl/v2/hclparse"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// file is the config file: which cards there are.
+type file struct {
+	Seed    int64       `hcl:"seed,optional"`
+	Node    string      `hcl:"node,optional"`    // makes the UUIDs of one node differ from those of another
+	Control string      `hcl:"control,optional"` // path of the control file, relative to this file
+	Cards   []cardBlock `hcl:"card,block"`
+}
+
+type cardBlock struct {
+	Vendor   string   `hcl:"vendor,label"`
+	Model    string   `hcl:"model"`
+	Count    *int     `hcl:"count,optional"`
+	Memory   string   `hcl:"memory,optional"` // absent: the cards do not tell their memory
+	Modes    []string `hcl:"modes,optional"`
+	NUMANode *int     `hcl:"numa_node,optional"`
+	Driver   string   `hcl:"driver_version,optional"`
+}
+
+// control is the control file: what is wrong with them now.
+type control struct {
+	Faults    []faultBlock   `hcl:"fault,block"`
+	Delay     []delayBlock   `hcl:"delay,block"`
+	Processes []processBlock `hcl:"process,block"`
+}
+
+// faultBlock is what is wrong with one card, named by UUID or vendor/index, or with a whole brand, named by vendor.
+type faultBlock struct {
+	Card   string `hcl:"card,label"`
+	Health string `hcl:"health,optional"` // the card is listed and bad, for this reason
+	Gone   bool   `hcl:"gone,optional"`   // the card is not listed
+	Error  string `hcl:"error,optional"`  // the brand cannot be read at all
+	Mute   bool   `hcl:"mute,optional"`   // the card reports no live numbers
+}
+
+type delayBlock struct {
+	Vendor      string `hcl:"vendor,optional"` // every brand when absent
+	Fingerprint string `hcl:"fingerprint,optional"`
+	Reserve     string `hcl:"reserve,optional"`
+	Stats       string `hcl:"stats,optional"`
+}
+
+type processBlock struct {
+	Card string `hcl:"card"`
+	PID  int    `hcl:"pid"`
+}
+
+// decode reads HCL into out. The error names file, line and column.
+func decode(name string, src []byte, out any) error {
+	parsed, diags := hclparse.NewParser().ParseHCL(src, name)
+	if diags.HasErrors() {
+		return diags
+	}
+	if diags := gohcl.DecodeBody(parsed.Body, nil, out); diags.HasErrors() {
+		return diags
+	}
+	return nil
+}
+
+// Load reads a config file and returns one detector for each brand in it, in the order of the brands.
+func Load(path string) ([]*Detector, error) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read simulated cards: %w", err)
+	}
+	var f file
+	if err := decode(path, src, &f); err != nil {
+		return nil, fmt.Errorf("read simulated cards: %w", err)
+	}
+	cards, err := f.cards()
+	if err != nil {
+		return nil, fmt.Errorf("read simulated cards in %s: %w", path, err)
+	}
+	if f.Control != "" && !filepath.IsAbs(f.Control) {
+		f.Control = filepath.Join(filepath.Dir(path), f.Control)
+	}
+	switches := &switches{path: f.Control}
+	var detectors []*Detector
+	for _, v := range accel.Vendors() {
+		own := slices.DeleteFunc(slices.Clone(cards), func(c accel.Card) bool { return c.Vendor != v })
+		if len(own) > 0 {
+			detectors = append(detectors, &Detector{vendor: v, cards: own, switches: switches})
+		}
+	}
+	return detectors, nil
+}
+
+// check reads the delays and finds what does not fit together.
+func (c control) check() error {
+	var problems []error
+	for _, d := range c.Delay {
+		for _, text := range []string{d.Fingerprint, d.Reserve, d.Stats} {
+			if _, err := duration(text); err != nil {
+				problems = append(problems, err)
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func duration(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf(`delay %q is not a time: write for example "3s"`, text)
+	}
+	return d, nil
+}
