@@ -1,0 +1,60 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/heteroflow/heteroflow/gateway/relay"
+)
+
+// metrics are the gateway's own. A model label is used only for models that exist, so that its values are few.
+type metrics struct {
+	registry  *prometheus.Registry
+	requests  *prometheus.CounterVec
+	tokens    *prometheus.CounterVec
+	inFlight  prometheus.Gauge
+	duration  *prometheus.HistogramVec
+	firstByte *prometheus.HistogramVec
+	tries     prometheus.Counter
+	dropped   prometheus.Counter
+}
+
+func newMetrics() *metrics {
+	buckets := prometheus.ExponentialBuckets(0.005, 2, 16)
+	m := &metrics{
+		registry:  prometheus.NewRegistry(),
+		requests:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "heteroflow_gateway_requests_total", Help: "Requests by model, status and end."}, []string{"model", "code", "end"}),
+		tokens:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "heteroflow_gateway_tokens_total", Help: "Tokens that engines reported, by model and kind."}, []string{"model", "kind"}),
+		inFlight:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "heteroflow_gateway_requests_in_flight", Help: "Requests being answered."}),
+		duration:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "heteroflow_gateway_request_duration_seconds", Help: "Time of whole requests.", Buckets: buckets}, []string{"model"}),
+		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "heteroflow_gateway_time_to_first_byte_seconds", Help: "Time to the first byte of the answer.", Buckets: buckets}, []string{"model"}),
+		tries:     prometheus.NewCounter(prometheus.CounterOpts{Name: "heteroflow_gateway_retries_total", Help: "Tries of a further backend after one failed."}),
+		dropped:   prometheus.NewCounter(prometheus.CounterOpts{Name: "heteroflow_gateway_usage_rows_dropped_total", Help: "Usage rows given up because the store was away for too long."}),
+	}
+	m.registry.MustRegister(m.requests, m.tokens, m.inFlight, m.duration, m.firstByte, m.tries, m.dropped)
+	return m
+}
+
+func (m *metrics) handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+func (m *metrics) observe(model string, o relay.Outcome, seconds float64) {
+	m.requests.WithLabelValues(model, strconv.Itoa(o.Status), o.End).Inc()
+	m.duration.WithLabelValues(model).Observe(seconds)
+	if o.FirstByte > 0 {
+		m.firstByte.WithLabelValues(model).Observe(o.FirstByte.Seconds())
+	}
+	if o.Tries > 1 {
+		m.tries.Add(float64(o.Tries - 1))
+	}
+	if o.Usage.PromptTokens != nil {
+		m.tokens.WithLabelValues(model, "prompt").Add(float64(*o.Usage.PromptTokens))
+	}
+	if o.Usage.CompletionTokens != nil {
+		m.tokens.WithLabelValues(model, "completion").Add(float64(*o.Usage.CompletionTokens))
+	}
+}

@@ -1,0 +1,126 @@
+// Package server wires the gateway: discovery, routing table, relay, meter and the HTTP listener. Each of these is a
+// room of its own; nothing is decided here.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/heteroflow/heteroflow/gateway/discover"
+	"github.com/heteroflow/heteroflow/gateway/meter"
+	"github.com/heteroflow/heteroflow/gateway/relay"
+	"github.com/heteroflow/heteroflow/gateway/route"
+	"github.com/heteroflow/heteroflow/internal/auth"
+	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/internal/store"
+)
+
+// Config says how the gateway runs.
+type Config struct {
+	Addr          string        // host:port to listen on
+	Store         *store.Store  // endpoints, keys and usage
+	ConsulAddr    string        // Consul when set, else Nomad's registry
+	ConsulToken   string        //
+	NomadAddr     string        //
+	NomadToken    string        //
+	Anonymous     bool          // calls without a key, for one machine only
+	MaxBody       int64         // bytes; 0 is 64 MiB
+	HeaderTimeout time.Duration // wait for a backend's headers; 0 is 10 minutes, since answers that are not streamed come whole
+	Logger        hclog.Logger
+	Listening     func(addr string) // told once the listener is open; may be nil
+}
+
+const (
+	defaultMaxBody       = 64 << 20
+	defaultHeaderTimeout = 10 * time.Minute
+	drain                = 30 * time.Second
+)
+
+// Run serves until the context ends, then lets running answers end for up to 30 seconds.
+func Run(ctx context.Context, c Config) error {
+	if c.MaxBody == 0 {
+		c.MaxBody = defaultMaxBody
+	}
+	if c.HeaderTimeout == 0 {
+		c.HeaderTimeout = defaultHeaderTimeout
+	}
+	registry, err := c.registry()
+	if err != nil {
+		return err
+	}
+	watcher := discover.NewWatcher(registry, c.Logger.Named("discover"))
+	table := route.NewTable(c.Store, watcher, clock.System(), c.Logger.Named("route"))
+	numbers := newMetrics()
+	usage := meter.New(c.Store, c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
+	h := &handler{
+		table: table, relay: relay.New(c.HeaderTimeout), keys: auth.NewAuthenticator(c.Store, clock.System(), c.Logger.Named("auth")), meter: usage,
+		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
+		ready: func(ctx context.Context) []string {
+			problems := []string{}
+			if err := watcher.Err(); err != nil {
+				problems = append(problems, "service registry: "+err.Error())
+			}
+			if err := table.Err(); err != nil {
+				problems = append(problems, "database: "+err.Error())
+			}
+			return problems
+		},
+	}
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", c.Addr, err)
+	}
+	c.Logger.Info("gateway listens", "addr", listener.Addr().String())
+	if c.Listening != nil {
+		c.Listening(listener.Addr().String())
+	}
+	// No write timeout: an answer takes as long as its model does.
+	server := &http.Server{Handler: h.routes(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
+
+	// The meter ends last, so that the usage of answers that end while draining is written too.
+	meterCtx, stopMeter := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopMeter()
+	metered := make(chan error, 1)
+	go func() { metered <- usage.Run(meterCtx) }()
+
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return watcher.Run(groupCtx) })
+	group.Go(func() error { return table.Run(groupCtx) })
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-groupCtx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+		defer cancel()
+		if err := server.Shutdown(grace); err != nil {
+			c.Logger.Warn("answers cut at the end of the grace time", "error", err)
+			return server.Close()
+		}
+		return nil
+	})
+	err = group.Wait()
+	stopMeter()
+	<-metered
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (c Config) registry() (discover.Registry, error) {
+	if c.ConsulAddr != "" {
+		return discover.NewConsul(c.ConsulAddr, c.ConsulToken)
+	}
+	return discover.NewNomad(c.NomadAddr, c.NomadToken)
+}
