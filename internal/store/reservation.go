@@ -101,7 +101,7 @@ func insertReservation(ctx context.Context, q *sqlgen.Queries, r Reservation, st
 		return fmt.Errorf("insert reservation %s: %w", r.ID, err)
 	}
 	if n == 0 {
-		return fmt.Errorf("the job has an open reservation: %w", ErrConflict)
+		return fmt.Errorf("the job has an open reservation, or the id is taken: %w", ErrConflict)
 	}
 	return nil
 }
