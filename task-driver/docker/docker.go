@@ -1,0 +1,166 @@
+// Package docker runs a task as a container of a Docker Engine: images, containers, logs, statistics and exec
+// sessions in words of its own. engine.go is the only file that knows the Engine's client library, so that its
+// successor can take its place. What a job may ask for, and anything of Nomad's protocol, do not belong here.
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Labels by which containers are found again. A container without LabelState is never touched.
+const (
+	LabelTask  = "io.heteroflow.task_id"
+	LabelState = "io.heteroflow.state_dir" // the driver's state folder: drivers on one daemon tell their own apart
+)
+
+// MinAPIVersion is the oldest Engine API that is supported, that of Docker 18.09.
+const MinAPIVersion = "1.39"
+
+// ErrNotFound is returned for a container or image that the daemon does not have.
+var ErrNotFound = errors.New("not found")
+
+// UnreachableError says that the daemon did not answer. Trying again later may succeed.
+type UnreachableError struct {
+	Host string
+	Err  error
+}
+
+func (e *UnreachableError) Error() string {
+	return fmt.Sprintf("the Docker daemon at %s cannot be reached (%v): start it (systemctl start docker), or set docker { endpoint } in the plugin's config", e.Host, e.Err)
+}
+
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Temporary tells callers that the same call may succeed later.
+func (e *UnreachableError) Temporary() bool { return true }
+
+// DefaultHost is where the daemon is expected: DOCKER_HOST, else its usual socket.
+func DefaultHost() string {
+	if host := os.Getenv("DOCKER_HOST"); host != "" {
+		return host
+	}
+	return "unix:///var/run/docker.sock"
+}
+
+// Info is what the daemon says of itself.
+type Info struct {
+	Version    string
+	APIVersion string
+	Runtimes   []string // OCI runtimes it can start containers with, sorted
+	RootDir    string
+}
+
+// Auth are credentials for a registry. They never appear in a log or an error.
+type Auth struct {
+	Username      string `json:"username,omitempty" codec:"username"`
+	Password      string `json:"password,omitempty" codec:"password"`
+	ServerAddress string `json:"serveraddress,omitempty" codec:"server_address"`
+	IdentityToken string `json:"identitytoken,omitempty" codec:"-"`
+}
+
+// Container is what is asked of the daemon for one task.
+type Container struct {
+	Name, Image         string
+	Entrypoint, Command []string
+	Env                 []string // name=value, sorted
+	Labels              map[string]string
+	User, WorkDir       string
+	Hostname            string
+	StopSignal          string
+	StopTimeout         time.Duration
+
+	Mounts  []Mount
+	Devices []Device
+	Ports   []Port
+
+	MemoryBytes        int64 // hard limit; 0 is none. Swap is off under it
+	MemoryReserveBytes int64
+	CPUShares          int64
+	CPUQuotaUS         int64
+	CPUPeriodUS        int64
+	CPUSet             string
+	PidsLimit          int64
+	ShmBytes           int64
+	Ulimits            []Ulimit
+
+	NetworkMode, PIDMode, IPCMode    string
+	DNS, DNSSearch, DNSOptions       []string
+	ExtraHosts                       []string
+	CapAdd, CapDrop                  []string
+	GroupAdd, SecurityOpt            []string
+	Sysctls                          map[string]string
+	ReadOnlyRoot, Privileged, Init   bool
+	Runtime                          string // OCI runtime, the daemon's default when empty
+	LogMaxFiles, LogMaxFileMegabytes int    // of the daemon's own copy of the logs
+}
+
+// Mount is one mount of a container. Type is bind, volume or tmpfs.
+type Mount struct {
+	Type, Source, Target string
+	ReadOnly             bool
+	Propagation          string            // of a bind: rprivate, rslave, rshared
+	SizeBytes            int64             // of a tmpfs
+	Mode                 uint32            // of a tmpfs
+	NoCopy               bool              // of a volume
+	Labels               map[string]string // of a volume
+	Driver               string            // of a volume
+	DriverOptions        map[string]string
+}
+
+// Device is one device node of the host inside a container.
+type Device struct{ HostPath, Path, Permissions string }
+
+// Port publishes one port of a container, TCP and UDP, at an address of the host.
+type Port struct {
+	HostIP          string
+	Host, Container int
+}
+
+// Ulimit is one resource limit of the container's processes.
+type Ulimit struct {
+	Name       string
+	Soft, Hard int64
+}
+
+// State is what the daemon says of one container.
+type State struct {
+	Running   bool
+	ExitCode  int
+	OOMKilled bool
+	Error     string
+	StartedAt time.Time
+	EndedAt   time.Time
+	IP        string
+	TaskID    string // label LabelTask
+	Image     string
+}
+
+// Found is one container of a list.
+type Found struct {
+	ID, TaskID string
+	Running    bool
+	CreatedAt  time.Time
+}
+
+// Sample is one reading of a container's use. Nil is what the daemon does not report.
+type Sample struct {
+	At                              time.Time
+	CPUTotalNS, CPUUserNS, CPUSysNS uint64
+	OnlineCPUs                      int
+	ThrottledPeriods, ThrottledNS   uint64
+	MemoryUsage                     uint64 // bytes, without the page cache that can be given back
+	MemoryCache, MemoryRSS          *uint64
+	MemoryMax                       *uint64
+}
+
+// ExecSpec is a command to run inside a container.
+type ExecSpec struct {
+	Command []string
+	TTY     bool
+}
+
+// Size is the size of a terminal in characters.
+type Size struct{ Height, Width int }

@@ -1,0 +1,452 @@
+package docker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/registry"
+	"github.com/docker/docker/api/types/versions"
+	"github.com/docker/docker/client"
+	"github.com/docker/go-connections/nat"
+)
+
+// Engine is one Docker daemon. It is safe for concurrent use.
+type Engine struct {
+	host string
+	cli  *client.Client
+}
+
+// Dial prepares the connection to the daemon at host (unix:///… or tcp://…). Nothing is sent yet; the API version is
+// agreed on with the first call.
+func Dial(host string) (*Engine, error) {
+	cli, err := client.NewClientWithOpts(client.WithTLSClientConfigFromEnv(), client.WithHost(host), client.WithAPIVersionNegotiation())
+	if err != nil {
+		return nil, fmt.Errorf("docker endpoint %q: %w", host, err)
+	}
+	return &Engine{host: host, cli: cli}, nil
+}
+
+// Host is the address the engine was dialled with.
+func (e *Engine) Host() string { return e.host }
+
+// Close ends idle connections.
+func (e *Engine) Close() error { return e.cli.Close() }
+
+// fault turns the library's errors into those of this package.
+func (e *Engine) fault(doing string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case client.IsErrConnectionFailed(err):
+		return &UnreachableError{Host: e.host, Err: unwrapAll(err)}
+	case errdefs.IsNotFound(err):
+		return fmt.Errorf("%s: %w: %s", doing, ErrNotFound, daemonWords(err))
+	}
+	return &engineError{text: doing + ": " + daemonWords(err), err: err}
+}
+
+// engineError says an error of the daemon in its own words, without the library's.
+type engineError struct {
+	text string
+	err  error
+}
+
+func (e *engineError) Error() string { return e.text }
+func (e *engineError) Unwrap() error { return e.err }
+
+func daemonWords(err error) string {
+	return strings.TrimPrefix(err.Error(), "Error response from daemon: ")
+}
+
+func unwrapAll(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}
+
+// Info asks the daemon who it is, and refuses one that is too old.
+func (e *Engine) Info(ctx context.Context) (Info, error) {
+	info, err := e.cli.Info(ctx)
+	if err != nil {
+		return Info{}, e.fault("ask the Docker daemon", err)
+	}
+	api := e.cli.ClientVersion()
+	if versions.LessThan(api, MinAPIVersion) {
+		return Info{}, fmt.Errorf("docker %s speaks Engine API %s, this driver needs %s: upgrade Docker to 18.09 or later", info.ServerVersion, api, MinAPIVersion)
+	}
+	if info.OSType != "" && info.OSType != "linux" {
+		return Info{}, fmt.Errorf("the Docker daemon runs %s containers, this driver needs Linux containers", info.OSType)
+	}
+	out := Info{Version: info.ServerVersion, APIVersion: api, RootDir: info.DockerRootDir}
+	for name := range info.Runtimes {
+		out.Runtimes = append(out.Runtimes, name)
+	}
+	sort.Strings(out.Runtimes)
+	return out, nil
+}
+
+// ImageID is the id of an image the daemon has. It returns ErrNotFound when it has none of that name.
+func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
+	found, err := e.cli.ImageInspect(ctx, ref)
+	if err != nil {
+		return "", e.fault("look up image "+ref, err)
+	}
+	return found.ID, nil
+}
+
+// Pull fetches an image. progress gets a short text whenever the fetched share of the known bytes has grown by a
+// tenth; it may be nil.
+func (e *Engine) Pull(ctx context.Context, ref string, auth *Auth, progress func(string)) error {
+	options := image.PullOptions{}
+	if auth != nil {
+		encoded, err := registry.EncodeAuthConfig(registry.AuthConfig{
+			Username: auth.Username, Password: auth.Password, ServerAddress: auth.ServerAddress, IdentityToken: auth.IdentityToken,
+		})
+		if err != nil {
+			return errors.New("encode registry credentials")
+		}
+		options.RegistryAuth = encoded
+	}
+	body, err := e.cli.ImagePull(ctx, ref, options)
+	if err != nil {
+		return e.fault("pull image "+ref, err)
+	}
+	defer body.Close() //nolint:errcheck // read to its end or given up
+	if err := readPull(body, progress); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return fmt.Errorf("pull image %s: %w", ref, err)
+	}
+	return nil
+}
+
+// Import makes an image out of a tar archive of its file system.
+func (e *Engine) Import(ctx context.Context, tar io.Reader, ref string, changes []string) error {
+	body, err := e.cli.ImageImport(ctx, image.ImportSource{Source: tar, SourceName: "-"}, ref, image.ImportOptions{Changes: changes})
+	if err != nil {
+		return e.fault("import image "+ref, err)
+	}
+	defer body.Close() //nolint:errcheck // read to its end or given up
+	return readPull(body, nil)
+}
+
+// Create makes a container and returns its id.
+func (e *Engine) Create(ctx context.Context, c Container) (string, error) {
+	config, host, err := translate(c)
+	if err != nil {
+		return "", err
+	}
+	made, err := e.cli.ContainerCreate(ctx, config, host, nil, nil, c.Name)
+	if err != nil {
+		return "", e.fault("create container "+c.Name, err)
+	}
+	return made.ID, nil
+}
+
+func translate(c Container) (*container.Config, *container.HostConfig, error) {
+	config := &container.Config{
+		Image: c.Image, Entrypoint: c.Entrypoint, Cmd: c.Command, Env: c.Env, Labels: c.Labels, User: c.User,
+		WorkingDir: c.WorkDir, Hostname: c.Hostname, StopSignal: c.StopSignal, ExposedPorts: nat.PortSet{},
+	}
+	if c.StopTimeout > 0 {
+		seconds := int(c.StopTimeout.Round(time.Second) / time.Second)
+		config.StopTimeout = &seconds
+	}
+	host := &container.HostConfig{
+		NetworkMode: container.NetworkMode(c.NetworkMode), PidMode: container.PidMode(c.PIDMode), IpcMode: container.IpcMode(c.IPCMode),
+		DNS: c.DNS, DNSSearch: c.DNSSearch, DNSOptions: c.DNSOptions, ExtraHosts: c.ExtraHosts,
+		CapAdd: c.CapAdd, CapDrop: c.CapDrop, GroupAdd: c.GroupAdd, SecurityOpt: c.SecurityOpt, Sysctls: c.Sysctls,
+		ReadonlyRootfs: c.ReadOnlyRoot, Privileged: c.Privileged, ShmSize: c.ShmBytes, Runtime: c.Runtime,
+		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
+			"max-file": strconv.Itoa(c.LogMaxFiles), "max-size": strconv.Itoa(c.LogMaxFileMegabytes) + "m",
+		}},
+		Resources: container.Resources{
+			Memory: c.MemoryBytes, MemorySwap: c.MemoryBytes, MemoryReservation: c.MemoryReserveBytes,
+			CPUShares: c.CPUShares, CPUQuota: c.CPUQuotaUS, CPUPeriod: c.CPUPeriodUS, CpusetCpus: c.CPUSet,
+		},
+		PortBindings: nat.PortMap{},
+	}
+	if c.Init {
+		host.Init = &c.Init
+	}
+	if c.PidsLimit > 0 {
+		host.PidsLimit = &c.PidsLimit
+	}
+	for _, u := range c.Ulimits {
+		host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: u.Name, Soft: u.Soft, Hard: u.Hard})
+	}
+	for _, d := range c.Devices {
+		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: d.HostPath, PathInContainer: d.Path, CgroupPermissions: d.Permissions})
+	}
+	for _, p := range c.Ports {
+		for _, protocol := range []string{"tcp", "udp"} {
+			port := nat.Port(strconv.Itoa(p.Container) + "/" + protocol)
+			config.ExposedPorts[port] = struct{}{}
+			binding := nat.PortBinding{HostPort: strconv.Itoa(p.Host)}
+			if p.HostIP != "" {
+				addr, err := netip.ParseAddr(p.HostIP)
+				if err != nil {
+					return nil, nil, fmt.Errorf("publish port %d: %w", p.Host, err)
+				}
+				binding.HostIP = addr.String()
+			}
+			host.PortBindings[port] = append(host.PortBindings[port], binding)
+		}
+	}
+	for _, m := range c.Mounts {
+		host.Mounts = append(host.Mounts, translateMount(m))
+	}
+	return config, host, nil
+}
+
+func translateMount(m Mount) mount.Mount {
+	out := mount.Mount{Type: mount.Type(m.Type), Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly}
+	switch m.Type {
+	case "bind":
+		if m.Propagation != "" {
+			out.BindOptions = &mount.BindOptions{Propagation: mount.Propagation(m.Propagation)}
+		}
+	case "tmpfs":
+		out.TmpfsOptions = &mount.TmpfsOptions{SizeBytes: m.SizeBytes, Mode: os.FileMode(m.Mode)}
+	case "volume":
+		out.VolumeOptions = &mount.VolumeOptions{NoCopy: m.NoCopy, Labels: m.Labels}
+		if m.Driver != "" {
+			out.VolumeOptions.DriverConfig = &mount.Driver{Name: m.Driver, Options: m.DriverOptions}
+		}
+	}
+	return out
+}
+
+// Start starts a container; one that runs already is no error.
+func (e *Engine) Start(ctx context.Context, id string) error {
+	return e.fault("start container", e.cli.ContainerStart(ctx, id, container.StartOptions{}))
+}
+
+// State reads a container.
+func (e *Engine) State(ctx context.Context, id string) (State, error) {
+	got, err := e.cli.ContainerInspect(ctx, id)
+	if err != nil {
+		return State{}, e.fault("inspect container", err)
+	}
+	var s State
+	if got.ContainerJSONBase != nil && got.State != nil {
+		s = State{
+			Running: got.State.Running || got.State.Restarting, ExitCode: got.State.ExitCode,
+			OOMKilled: got.State.OOMKilled, Error: got.State.Error,
+			StartedAt: parseTime(got.State.StartedAt), EndedAt: parseTime(got.State.FinishedAt),
+		}
+		s.Running = s.Running || got.State.Status == container.StateCreated
+	}
+	if got.Config != nil {
+		s.TaskID, s.Image = got.Config.Labels[LabelTask], got.Config.Image
+	}
+	if got.NetworkSettings != nil {
+		s.IP = got.NetworkSettings.IPAddress //nolint:staticcheck // the field older daemons fill
+		for _, n := range got.NetworkSettings.Networks {
+			if n != nil && s.IP == "" {
+				s.IP = n.IPAddress
+			}
+		}
+	}
+	return s, nil
+}
+
+// parseTime reads the daemon's times; its zero time stays zero.
+func parseTime(text string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || t.Year() <= 1 {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+// WaitExit blocks until the container no longer runs. An error says nothing about the container.
+func (e *Engine) WaitExit(ctx context.Context, id string) error {
+	done, failed := e.cli.ContainerWait(ctx, id, container.WaitConditionNotRunning)
+	select {
+	case <-done:
+		return nil
+	case err := <-failed:
+		return e.fault("wait for container", err)
+	}
+}
+
+// Logs opens the container's output as frames with a time each, from the given moment on (zero: from its start), and
+// goes on until the container ends.
+func (e *Engine) Logs(ctx context.Context, id string, since time.Time) (io.ReadCloser, error) {
+	options := container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: true, Timestamps: true}
+	if !since.IsZero() {
+		options.Since = fmt.Sprintf("%d.%09d", since.Unix(), since.Nanosecond())
+	}
+	body, err := e.cli.ContainerLogs(ctx, id, options)
+	return body, e.fault("read container logs", err)
+}
+
+// Signal sends a signal, by name or number, to the container's first process.
+func (e *Engine) Signal(ctx context.Context, id, signal string) error {
+	return e.fault("signal container", e.cli.ContainerKill(ctx, id, signal))
+}
+
+// Remove kills and removes a container and its nameless volumes. One that is gone, or being removed, is no error.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	err := e.cli.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	if errdefs.IsNotFound(err) || errdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress") {
+		return nil
+	}
+	return e.fault("remove container", err)
+}
+
+// List finds the containers, running or not, that carry a label with this value.
+func (e *Engine) List(ctx context.Context, label, value string) ([]Found, error) {
+	all, err := e.cli.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label+"="+value))})
+	if err != nil {
+		return nil, e.fault("list containers", err)
+	}
+	out := make([]Found, 0, len(all))
+	for _, c := range all {
+		out = append(out, Found{ID: c.ID, TaskID: c.Labels[LabelTask], Running: c.State == container.StateRunning, CreatedAt: time.Unix(c.Created, 0).UTC()})
+	}
+	return out, nil
+}
+
+// Sample reads the container's use once.
+func (e *Engine) Sample(ctx context.Context, id string) (Sample, error) {
+	read := e.cli.ContainerStatsOneShot
+	if versions.LessThan(e.cli.ClientVersion(), "1.41") {
+		read = func(ctx context.Context, id string) (container.StatsResponseReader, error) {
+			return e.cli.ContainerStats(ctx, id, false)
+		}
+	}
+	got, err := read(ctx, id)
+	if err != nil {
+		return Sample{}, e.fault("read container statistics", err)
+	}
+	defer got.Body.Close() //nolint:errcheck // one document
+	var s container.StatsResponse
+	if err := json.NewDecoder(io.LimitReader(got.Body, 8<<20)).Decode(&s); err != nil {
+		return Sample{}, fmt.Errorf("read container statistics: %w", err)
+	}
+	return sampleOf(s), nil
+}
+
+func sampleOf(s container.StatsResponse) Sample {
+	out := Sample{
+		At: s.Read.UTC(), CPUTotalNS: s.CPUStats.CPUUsage.TotalUsage, CPUUserNS: s.CPUStats.CPUUsage.UsageInUsermode,
+		CPUSysNS: s.CPUStats.CPUUsage.UsageInKernelmode, OnlineCPUs: int(s.CPUStats.OnlineCPUs),
+		ThrottledPeriods: s.CPUStats.ThrottlingData.ThrottledPeriods, ThrottledNS: s.CPUStats.ThrottlingData.ThrottledTime,
+		MemoryUsage: s.MemoryStats.Usage,
+	}
+	pick := func(names ...string) *uint64 {
+		for _, name := range names {
+			if v, ok := s.MemoryStats.Stats[name]; ok {
+				return &v
+			}
+		}
+		return nil
+	}
+	out.MemoryCache, out.MemoryRSS = pick("cache", "file"), pick("rss", "anon")
+	if idle := pick("total_inactive_file", "inactive_file"); idle != nil && *idle < out.MemoryUsage {
+		out.MemoryUsage -= *idle
+	}
+	if s.MemoryStats.MaxUsage > 0 {
+		out.MemoryMax = &s.MemoryStats.MaxUsage
+	}
+	return out
+}
+
+// Exec runs a command in a running container and returns its exit code. stdin may be nil; with a terminal all
+// output goes to stdout. When ctx ends the session is cut and ctx's error returned; the command itself is left to
+// the container, since the Engine has no call to end it.
+func (e *Engine) Exec(ctx context.Context, id string, spec ExecSpec, stdin io.Reader, stdout, stderr io.Writer, resize <-chan Size) (int, error) {
+	made, err := e.cli.ContainerExecCreate(ctx, id, container.ExecOptions{
+		Cmd: spec.Command, Tty: spec.TTY, AttachStdin: stdin != nil, AttachStdout: true, AttachStderr: true,
+	})
+	if err != nil {
+		return 0, e.fault("exec in container", err)
+	}
+	conn, err := e.cli.ContainerExecAttach(ctx, made.ID, container.ExecAttachOptions{Tty: spec.TTY})
+	if err != nil {
+		return 0, e.fault("exec in container", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, conn.Close)
+	defer stop()
+	if stdin != nil {
+		go func() {
+			_, err := io.Copy(conn.Conn, stdin)
+			if err := errors.Join(err, conn.CloseWrite()); err != nil {
+				return // the command has ended
+			}
+		}()
+	}
+	sessionCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go e.resizeExec(sessionCtx, made.ID, resize)
+	if spec.TTY {
+		_, err = io.Copy(stdout, conn.Reader)
+	} else {
+		err = copyFrames(stdout, stderr, conn.Reader)
+	}
+	if ctx.Err() != nil {
+		return 0, ctx.Err()
+	}
+	if err != nil {
+		return 0, fmt.Errorf("exec in container: %w", err)
+	}
+	return e.execCode(ctx, made.ID)
+}
+
+func (e *Engine) resizeExec(ctx context.Context, execID string, resize <-chan Size) {
+	if resize == nil {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case size, ok := <-resize:
+			if !ok {
+				return
+			}
+			err := e.cli.ContainerExecResize(ctx, execID, container.ResizeOptions{Height: uint(max(0, size.Height)), Width: uint(max(0, size.Width))})
+			if err != nil && ctx.Err() == nil {
+				continue // the next size gets its own try
+			}
+		}
+	}
+}
+
+// execCode reads the exit code. The output ends a moment before the daemon has noted the end of the command.
+func (e *Engine) execCode(ctx context.Context, execID string) (int, error) {
+	for {
+		got, err := e.cli.ContainerExecInspect(ctx, execID)
+		if err != nil {
+			return 0, e.fault("read exit code", err)
+		}
+		if !got.Running {
+			return got.ExitCode, nil
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+}

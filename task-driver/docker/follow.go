@@ -1,0 +1,163 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/heteroflow/heteroflow/task-driver/supervisor"
+)
+
+// Follow is a container under supervision. It travels to the supervisor in its spec.
+type Follow struct {
+	Host      string    `json:"host"`
+	Container string    `json:"container"`
+	Since     time.Time `json:"since"` // output before it was written by an earlier supervisor
+}
+
+// Workload is a container that is started, followed and waited for.
+type Workload struct {
+	follow Follow
+	engine *Engine
+	resume bool
+	logs   chan struct{} // closed when the output has been written to its end
+	cancel context.CancelFunc
+}
+
+var _ supervisor.Workload = (*Workload)(nil)
+
+// Times of the supervisor's patience.
+const (
+	retryEvery = time.Second      // between tries to reach a daemon that is being restarted
+	drainLogs  = 10 * time.Second // for the rest of the output once the container has ended
+)
+
+// NewWorkload makes the workload of a container. With resume it is not started, only taken over.
+func NewWorkload(f Follow, resume bool) (*Workload, error) {
+	engine, err := Dial(f.Host)
+	if err != nil {
+		return nil, err
+	}
+	return &Workload{follow: f, engine: engine, resume: resume, logs: make(chan struct{})}, nil
+}
+
+// Start starts the container and begins to copy its output.
+func (w *Workload) Start(ctx context.Context, stdout, stderr *os.File) (supervisor.Started, error) {
+	if !w.resume {
+		if err := w.engine.Start(ctx, w.follow.Container); err != nil {
+			return supervisor.Started{}, err
+		}
+	}
+	state, err := w.engine.State(ctx, w.follow.Container)
+	if err != nil {
+		return supervisor.Started{}, err
+	}
+	started := supervisor.Started{Ref: w.follow.Container, At: state.StartedAt}
+	if started.At.IsZero() {
+		started.At = time.Now().UTC()
+	}
+	logCtx, cancel := context.WithCancel(ctx)
+	w.cancel = cancel
+	go func() {
+		defer close(w.logs)
+		w.copyLogs(logCtx, stdout, stderr)
+	}()
+	return started, nil
+}
+
+// Wait blocks until the container has ended, also across restarts of the daemon.
+func (w *Workload) Wait(ctx context.Context) supervisor.Exit {
+	defer w.cancel()
+	exit := w.waitExit(ctx)
+	timer := time.NewTimer(drainLogs)
+	defer timer.Stop()
+	select {
+	case <-w.logs:
+	case <-timer.C: // nobody reads the log FIFO: the end of the task does not wait for it
+	}
+	return exit
+}
+
+func (w *Workload) waitExit(ctx context.Context) supervisor.Exit {
+	for {
+		err := w.engine.WaitExit(ctx, w.follow.Container)
+		state, stateErr := w.engine.State(ctx, w.follow.Container)
+		switch {
+		case errors.Is(err, ErrNotFound) || errors.Is(stateErr, ErrNotFound):
+			return supervisor.Exit{Code: 137, Signal: 9, Err: "the container was removed by somebody else while the task ran"}
+		case stateErr == nil && !state.Running:
+			return ExitOf(state)
+		}
+		if err := sleep(ctx, retryEvery); err != nil {
+			return supervisor.Exit{Code: -1, Err: err.Error()}
+		}
+	}
+}
+
+// ExitOf reads how a container ended. The daemon reports a death by signal as 128 and the signal, as shells do.
+func ExitOf(s State) supervisor.Exit {
+	exit := supervisor.Exit{Code: s.ExitCode, OOMKilled: s.OOMKilled && s.ExitCode != 0}
+	if s.ExitCode == 137 {
+		exit.Signal = 9
+	}
+	if s.Error != "" && s.ExitCode != 0 {
+		exit.Err = s.Error
+	}
+	return exit
+}
+
+// copyLogs copies the output until the container ends. A connection that breaks is opened again behind the last
+// frame that was written.
+func (w *Workload) copyLogs(ctx context.Context, stdout, stderr io.Writer) {
+	last := w.follow.Since
+	for {
+		broken := w.copyLogsOnce(ctx, stdout, stderr, &last)
+		if ctx.Err() != nil {
+			return
+		}
+		state, err := w.engine.State(ctx, w.follow.Container)
+		if errors.Is(err, ErrNotFound) || err == nil && !state.Running && broken == nil {
+			return
+		}
+		if err := sleep(ctx, retryEvery); err != nil {
+			return
+		}
+	}
+}
+
+func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, last *time.Time) error {
+	body, err := w.engine.Logs(ctx, w.follow.Container, *last)
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // read to its end or broken
+	resumed := *last
+	var buf []byte
+	for {
+		stream, content, err := readFrame(body, buf)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		buf = content[:0]
+		at, text := cutTime(content)
+		if !at.IsZero() && !resumed.IsZero() && !at.After(resumed) {
+			continue // "since" includes the moment itself
+		}
+		out := stdout
+		if stream == 2 {
+			out = stderr
+		}
+		if _, err := out.Write(text); err != nil {
+			fmt.Fprintln(os.Stderr, "write log:", err)
+		}
+		if at.After(*last) {
+			*last = at
+		}
+	}
+}

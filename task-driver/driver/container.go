@@ -1,0 +1,277 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/nomadplugin"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/docker"
+	"github.com/heteroflow/heteroflow/task-driver/supervisor"
+)
+
+// dockerRuntime runs tasks as containers.
+type dockerRuntime struct {
+	engine   *docker.Engine
+	options  *Docker
+	stateDir string
+}
+
+var _ runtime = (*dockerRuntime)(nil)
+
+func (r *dockerRuntime) check(p *plan) error {
+	if _, err := p.share.image(p.tc); err != nil {
+		return err
+	}
+	if p.cfg.GetNetworkIsolationSpec().GetMode() == driverpb.NetworkIsolationSpec_GROUP {
+		return errors.New(`network { mode = "bridge" } is not supported: leave mode out, the container gets the docker bridge and its ports are published by config { ports = [...] }`)
+	}
+	_, err := r.container(p, "", docker.Info{})
+	return err
+}
+
+func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event func(string)) (supervisor.Spec, error) {
+	info, err := r.engine.Info(ctx)
+	if err != nil {
+		return supervisor.Spec{}, err
+	}
+	ref, err := p.share.image(p.tc)
+	if err != nil {
+		return supervisor.Spec{}, err
+	}
+	if err := r.fetch(ctx, p, ref, event); err != nil {
+		return supervisor.Spec{}, err
+	}
+	container, err := r.container(p, ref, info)
+	if err != nil {
+		return supervisor.Spec{}, err
+	}
+	if err := r.makeFolders(p, container.Mounts); err != nil {
+		return supervisor.Spec{}, err
+	}
+	id, err := r.engine.Create(ctx, container)
+	if err != nil {
+		return supervisor.Spec{}, err
+	}
+	rec.Container, rec.Host = id, r.engine.Host()
+	return r.spec(rec, time.Time{})
+}
+
+func (r *dockerRuntime) spec(rec *record, since time.Time) (supervisor.Spec, error) {
+	body, err := json.Marshal(docker.Follow{Host: cmp.Or(rec.Host, r.engine.Host()), Container: rec.Container, Since: since})
+	if err != nil {
+		return supervisor.Spec{}, fmt.Errorf("encode container: %w", err)
+	}
+	return supervisor.Spec{Kind: runtimeDocker, Body: body}, nil
+}
+
+// fetch pulls the image when the daemon does not have it. An image without a tag is "latest", which is always asked
+// for anew, as Docker users expect; when the registry does not answer, what is there is used.
+func (r *dockerRuntime) fetch(ctx context.Context, p *plan, ref string, event func(string)) error {
+	_, missing := r.engine.ImageID(ctx, ref)
+	if missing == nil && !p.tc.ForcePull {
+		return nil
+	}
+	if missing != nil && !errors.Is(missing, docker.ErrNotFound) {
+		return missing
+	}
+	auth, err := r.auth(p.tc, ref)
+	if err != nil {
+		return err
+	}
+	event("Downloading image " + ref)
+	err = r.engine.Pull(ctx, ref, auth, func(text string) { event("Downloading image " + ref + ": " + text) })
+	if err == nil {
+		return nil
+	}
+	if missing == nil {
+		event("Image " + ref + " could not be fetched anew, the one on the node is used")
+		return nil
+	}
+	var down *docker.UnreachableError
+	if errors.As(err, &down) {
+		return err
+	}
+	return &pullError{err}
+}
+
+// pullError is a failed pull: registries come back, so the restart policy decides.
+type pullError struct{ err error }
+
+func (e *pullError) Error() string {
+	return e.err.Error() + ": check the image's name and that this node reaches its registry, or load the image on the node"
+}
+func (e *pullError) Unwrap() error   { return e.err }
+func (e *pullError) Temporary() bool { return true }
+
+func (r *dockerRuntime) auth(tc TaskConfig, ref string) (*docker.Auth, error) {
+	if tc.Auth != nil && tc.Auth.Username != "" {
+		return tc.Auth, nil
+	}
+	if r.options.AuthFile == "" {
+		return nil, nil
+	}
+	return docker.AuthFromFile(r.options.AuthFile, ref)
+}
+
+// makeFolders makes the folders below the task's own that a bind mount names, as the daemon does for absolute paths.
+func (r *dockerRuntime) makeFolders(p *plan, mounts []docker.Mount) error {
+	for _, m := range mounts {
+		if m.Type != "bind" || !within(p.cfg.GetAllocDir(), m.Source) {
+			continue
+		}
+		if _, err := os.Lstat(m.Source); err == nil {
+			continue
+		}
+		if err := os.MkdirAll(m.Source, 0o777); err != nil {
+			return fmt.Errorf("make folder for mount %s: %w", m.Target, err)
+		}
+	}
+	return nil
+}
+
+// network tells the container's own address, for services that ask for it.
+func (r *dockerRuntime) network(ctx context.Context, p *plan, rec *record) *driverpb.NetworkOverride {
+	state, err := r.engine.State(ctx, rec.Container)
+	if err != nil || state.IP == "" {
+		return nil
+	}
+	ports := map[string]int32{}
+	for _, label := range p.tc.Ports {
+		for _, port := range p.cfg.GetResources().GetPorts() {
+			if port.GetLabel() == label {
+				ports[label] = int32(containerPort(port))
+			}
+		}
+	}
+	return &driverpb.NetworkOverride{PortMap: ports, Addr: state.IP}
+}
+
+func (r *dockerRuntime) signal(ctx context.Context, t *task, signal string) error {
+	return r.engine.Signal(ctx, t.record.Container, signal)
+}
+
+func (r *dockerRuntime) stop(ctx context.Context, t *task, signal string) error {
+	return r.engine.Signal(ctx, t.record.Container, signal)
+}
+
+func (r *dockerRuntime) kill(ctx context.Context, t *task) error {
+	return r.engine.Signal(ctx, t.record.Container, "SIGKILL")
+}
+
+// orphaned takes a container over: it does not depend on its supervisor. Output of the moments without one is read
+// from the daemon's own copy, from the time the state file was last written.
+func (r *dockerRuntime) orphaned(ctx context.Context, t *task) (*supervisor.Spec, *supervisor.Exit, error) {
+	rec := t.record
+	if rec.Container == "" {
+		return nil, nil, errors.New("the handle names no container")
+	}
+	state, err := r.engine.State(ctx, rec.Container)
+	switch {
+	case errors.Is(err, docker.ErrNotFound):
+		return nil, &supervisor.Exit{Code: 137, Signal: 9, Err: "the container is gone"}, nil
+	case err != nil:
+		return nil, nil, err
+	case state.TaskID != t.id:
+		return nil, nil, fmt.Errorf("container %.12s belongs to another task", rec.Container)
+	case !state.Running:
+		exit := docker.ExitOf(state)
+		return nil, &exit, nil
+	}
+	spec, err := r.spec(&rec, time.Now())
+	return &spec, nil, err
+}
+
+// clean removes every container of the task.
+func (r *dockerRuntime) clean(ctx context.Context, taskID string, rec *record) error {
+	found, err := r.engine.List(ctx, docker.LabelTask, taskID)
+	if err != nil {
+		var down *docker.UnreachableError
+		if errors.As(err, &down) && rec.Container == "" {
+			return nil // nothing of ours is known there; the sweep looks again when the daemon is back
+		}
+		return err
+	}
+	var errs []error
+	for _, c := range found {
+		errs = append(errs, r.engine.Remove(ctx, c.ID))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *dockerRuntime) exec(ctx context.Context, t *task, s *nomadplugin.ExecStream) (*driverpb.ExitResult, error) {
+	resize := make(chan docker.Size)
+	var sizes <-chan docker.Size
+	if s.TTY && s.Resize != nil {
+		sizes = resize
+		ended, stop := context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			defer close(resize)
+			for size := range s.Resize {
+				select {
+				case resize <- docker.Size{Height: size.Height, Width: size.Width}:
+				case <-ended.Done():
+					return
+				}
+			}
+		}()
+	}
+	code, err := r.engine.Exec(ctx, t.record.Container, docker.ExecSpec{Command: s.Command, TTY: s.TTY}, s.Stdin, s.Stdout, s.Stderr, sizes)
+	if err != nil {
+		return nil, err
+	}
+	return &driverpb.ExitResult{ExitCode: int32(code)}, nil
+}
+
+func (r *dockerRuntime) stats(ctx context.Context, t *task, m *meter) (*driverpb.TaskStats, error) {
+	s, err := r.engine.Sample(ctx, t.record.Container)
+	if err != nil {
+		return nil, err
+	}
+	at := s.At
+	if at.IsZero() {
+		at = time.Now()
+	}
+	const second = float64(time.Second)
+	rate := m.read("", at, float64(s.CPUUserNS)/second, float64(s.CPUSysNS)/second)
+	usage := usageOf(rate, 0, m.mhz)
+	usage.Cpu.ThrottledPeriods, usage.Cpu.ThrottledTime = s.ThrottledPeriods, s.ThrottledNS
+	usage.Cpu.MeasuredFields = append(usage.Cpu.MeasuredFields, driverpb.CPUUsage_THROTTLED_PERIODS, driverpb.CPUUsage_THROTTLED_TIME)
+	usage.Memory = containerMemory(s)
+	return taskStats(t.id, at, usage, nil), nil
+}
+
+func containerMemory(s docker.Sample) *driverpb.MemoryUsage {
+	m := &driverpb.MemoryUsage{Usage: s.MemoryUsage, MeasuredFields: []driverpb.MemoryUsage_Fields{driverpb.MemoryUsage_USAGE}}
+	if s.MemoryRSS != nil {
+		m.Rss = *s.MemoryRSS
+		m.MeasuredFields = append(m.MeasuredFields, driverpb.MemoryUsage_RSS)
+	}
+	if s.MemoryCache != nil {
+		m.Cache = *s.MemoryCache
+		m.MeasuredFields = append(m.MeasuredFields, driverpb.MemoryUsage_CACHE)
+	}
+	if s.MemoryMax != nil {
+		m.MaxUsage = *s.MemoryMax
+		m.MeasuredFields = append(m.MeasuredFields, driverpb.MemoryUsage_MAX_USAGE)
+	}
+	return m
+}
+
+func (r *dockerRuntime) inspect(ctx context.Context, t *task) map[string]string {
+	out := map[string]string{
+		"runtime": runtimeDocker, "container_id": t.record.Container, "cards": strings.Join(t.record.Cards, ","),
+	}
+	if state, err := r.engine.State(ctx, t.record.Container); err == nil {
+		out["running"], out["oom_killed"], out["image"] = strconv.FormatBool(state.Running), strconv.FormatBool(state.OOMKilled), state.Image
+	}
+	return out
+}

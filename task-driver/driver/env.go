@@ -1,0 +1,66 @@
+package driver
+
+import (
+	"maps"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/grant"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+)
+
+// Variables by which a task learns what it was given.
+const (
+	envCards   = "HETEROFLOW_CARDS"
+	envVendor  = "HETEROFLOW_VENDOR"
+	envMemory  = "HETEROFLOW_MEMORY_MIB"
+	envCompute = "HETEROFLOW_COMPUTE_PCT"
+	envQoS     = "HETEROFLOW_QOS"
+)
+
+// taskEnv is the environment of a task. What comes later wins: Nomad's env (templates included), the config's env, the
+// device plugins' env, then what the driver alone knows. The brands' visible-devices variables come last, so that
+// nothing a job or an image sets can show a card that was not granted.
+func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s share) map[string]string {
+	env := map[string]string{}
+	maps.Copy(env, cfg.GetEnv())
+	maps.Copy(env, tc.Env)
+	maps.Copy(env, cfg.GetDeviceEnv())
+	for name := range env {
+		if strings.HasPrefix(name, grant.EnvPrefix) {
+			delete(env, name)
+		}
+	}
+	for _, name := range []string{envCards, envVendor, envMemory, envCompute, envQoS} {
+		delete(env, name)
+	}
+	if len(s.cards) > 0 {
+		var brands []string
+		for _, v := range s.vendors() {
+			brands = append(brands, string(v))
+		}
+		env[envCards] = strings.Join(s.uuids(), ",")
+		env[envVendor] = strings.Join(brands, ",")
+		env[envQoS] = string(s.qos)
+		if s.memoryMiB > 0 {
+			env[envMemory] = strconv.FormatUint(s.memoryMiB, 10)
+		}
+		if s.computePct > 0 {
+			env[envCompute] = strconv.Itoa(s.computePct)
+		}
+	}
+	maps.Copy(env, accel.VisibleEnv(s.cards))
+	return env
+}
+
+// envList is an environment as name=value, sorted.
+func envList(env map[string]string) []string {
+	list := make([]string, 0, len(env))
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	sort.Strings(list)
+	return list
+}

@@ -1,0 +1,87 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/structspb"
+)
+
+// Times of the driver's looks at its runtimes.
+const (
+	lookEvery   = 5 * time.Second
+	lookTimeout = 5 * time.Second // a daemon that hangs is as good as none
+)
+
+// Fingerprint tells Nomad which runtimes are usable, at once and on every change.
+func (d *Driver) Fingerprint(ctx context.Context, send func(*driverpb.FingerprintResponse) error) error {
+	go d.sweep(ctx)
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	var last *driverpb.FingerprintResponse
+	for {
+		now := d.look(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if last == nil || !proto.Equal(last, now) {
+			if err := send(now); err != nil {
+				return err
+			}
+			if last != nil {
+				d.log.Info("health changed", "health", now.GetHealth().String(), "description", now.GetHealthDescription())
+			}
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// look asks every runtime. An attribute that no longer holds is sent empty, which deletes it on the node.
+func (d *Driver) look(ctx context.Context) *driverpb.FingerprintResponse {
+	_, runtimes := d.current()
+	attrs := map[string]string{"version": d.version, "runtime.docker": "", "runtime.docker.version": "", "runtime.process": "", "runtime.process.limits": ""}
+	var usable, problems []string
+	if r, ok := runtimes[runtimeDocker].(*dockerRuntime); ok {
+		askCtx, cancel := context.WithTimeout(ctx, lookTimeout)
+		info, err := r.engine.Info(askCtx)
+		cancel()
+		switch {
+		case err == nil:
+			attrs["runtime.docker"], attrs["runtime.docker.version"] = "true", info.Version
+			usable = append(usable, "docker "+info.Version)
+		case errors.Is(err, context.DeadlineExceeded):
+			problems = append(problems, "the Docker daemon at "+r.engine.Host()+" does not answer within "+lookTimeout.String())
+		default:
+			problems = append(problems, err.Error())
+		}
+	}
+	if r, ok := runtimes[runtimeProcess].(*processRuntime); ok {
+		attrs["runtime.process"], attrs["runtime.process.limits"] = "true", string(r.mode)
+		usable = append(usable, "process")
+	}
+	f := &driverpb.FingerprintResponse{Attributes: map[string]*structspb.Attribute{}, Health: driverpb.FingerprintResponse_HEALTHY}
+	for name, value := range attrs {
+		f.Attributes["driver."+Name+"."+name] = &structspb.Attribute{Value: &structspb.Attribute_StringVal{StringVal: value}}
+	}
+	switch {
+	case len(usable) > 0 && len(problems) == 0:
+		f.HealthDescription = "ready: " + strings.Join(usable, ", ")
+	case len(usable) > 0:
+		f.HealthDescription = "ready: " + strings.Join(usable, ", ") + "; " + strings.Join(problems, "; ")
+	case len(problems) > 0:
+		f.Health, f.HealthDescription = driverpb.FingerprintResponse_UNHEALTHY, strings.Join(problems, "; ")
+	default:
+		f.Health, f.HealthDescription = driverpb.FingerprintResponse_UNDETECTED, "every runtime is switched off in the plugin's config"
+	}
+	return f
+}

@@ -1,0 +1,53 @@
+package driver
+
+import (
+	"context"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/nomadplugin"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/process"
+	"github.com/heteroflow/heteroflow/task-driver/supervisor"
+)
+
+// plan is one task on its way to be started: everything is checked, nothing has been touched.
+type plan struct {
+	cfg   *driverpb.TaskConfig
+	tc    TaskConfig
+	share share
+	env   map[string]string
+}
+
+// record is what the driver keeps of a task: in Nomad's state as the handle's driver state, and in memory. It must
+// stay readable by later versions.
+type record struct {
+	Version   int           `json:"version"` // 1
+	Runtime   string        `json:"runtime"`
+	Container string        `json:"container,omitempty"`
+	Host      string        `json:"host,omitempty"` // the daemon that has the container
+	Group     process.Group `json:"group"`
+	Cards     []string      `json:"cards,omitempty"`
+	StartedAt time.Time     `json:"started_at"`
+}
+
+// runtime is one way to run a task under supervision.
+type runtime interface {
+	// check refuses what this node does not allow. It touches nothing.
+	check(p *plan) error
+	// prepare does what comes before the supervisor: it returns the supervisor's spec and fills the record.
+	prepare(ctx context.Context, p *plan, r *record, event func(string)) (supervisor.Spec, error)
+	// network tells Nomad the task's own address; nil when it has none.
+	network(ctx context.Context, p *plan, r *record) *driverpb.NetworkOverride
+	// signal sends a signal to the main process.
+	signal(ctx context.Context, t *task, signal string) error
+	// stop asks the task to end with the signal; kill ends it at once.
+	stop(ctx context.Context, t *task, signal string) error
+	kill(ctx context.Context, t *task) error
+	// orphaned is called when the supervisor died: it returns a spec that takes the workload over, or how it ended.
+	orphaned(ctx context.Context, t *task) (*supervisor.Spec, *supervisor.Exit, error)
+	// clean removes what the runtime left on the node. It is harmless when nothing is left.
+	clean(ctx context.Context, taskID string, r *record) error
+	stats(ctx context.Context, t *task, meter *meter) (*driverpb.TaskStats, error)
+	exec(ctx context.Context, t *task, s *nomadplugin.ExecStream) (*driverpb.ExitResult, error)
+	inspect(ctx context.Context, t *task) map[string]string
+}

@@ -1,0 +1,210 @@
+package driver
+
+import (
+	"crypto/ed25519"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/grant"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+)
+
+// errNotAdmitted is said to a job that went round the placement service.
+var errNotAdmitted = errors.New("this task asks for an accelerator but was not admitted: submit the job to the placement service (NOMAD_ADDR=http://<placement-service>:3333), which decides where it runs")
+
+// share is what a task may use of the node's accelerators.
+type share struct {
+	cards      []accel.Card // in the order of the reservations, each once
+	nodes      []string     // device nodes of the cards on the host
+	memoryMiB  uint64       // per card; 0 when unknown or no card
+	computePct int          // 0 is no cap
+	qos        accel.QoS
+}
+
+// held is one card with all that the reservations give of it.
+type held struct {
+	card  grant.Card
+	form  accel.Form
+	unit  uint64
+	units int
+	brand accel.Vendor
+}
+
+// memoryMiB is what the task holds on the card; 0 is unknown.
+func (h held) memoryMiB() uint64 {
+	return grant.Reservation{Form: h.form, UnitMiB: h.unit}.MemoryMiB(grant.Card{MemoryMiB: h.card.MemoryMiB, Units: h.units})
+}
+
+// whole reports whether nothing of the card is left for others: the form says so, or all slices are held.
+func (h held) whole() bool {
+	if h.form == accel.Whole {
+		return true
+	}
+	return h.unit > 0 && h.card.MemoryMiB > 0 && h.memoryMiB()+h.unit > h.card.MemoryMiB
+}
+
+func (h held) String() string { return fmt.Sprintf("%s card %s", h.brand, h.card.UUID) }
+
+// admit decides what the task may use. Cards come from the device environment only, what may be done with them from
+// the grant; env is never looked at.
+func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (share, error) {
+	reservations, err := grant.Reservations(cfg.GetDeviceEnv())
+	if err != nil {
+		return share{}, fmt.Errorf("device reservation: %w", err)
+	}
+	cards := gather(reservations)
+	s := share{}
+	for _, h := range cards {
+		s.cards = append(s.cards, accel.Card{
+			Vendor: h.brand, UUID: h.card.UUID, Model: h.card.Model, Index: h.card.Index, PCIAddress: h.card.PCI, Form: h.form,
+		})
+		s.nodes = append(s.nodes, h.card.Nodes...)
+		if m := h.memoryMiB(); s.memoryMiB == 0 || m < s.memoryMiB {
+			s.memoryMiB = m
+		}
+	}
+	if len(cards) > 0 {
+		s.qos = derivedQoS(cards)
+	}
+	if tc.Grant == "" {
+		if tc.Accelerator != nil {
+			return share{}, errNotAdmitted
+		}
+		return s, nil
+	}
+	g, err := grant.Parse(tc.Grant, key)
+	if err != nil {
+		return share{}, err
+	}
+	if err := checkGrant(g, cfg, cards); err != nil {
+		return share{}, fmt.Errorf("grant %s is refused: %w", g.ID, err)
+	}
+	if g.MemoryMiB > 0 {
+		s.memoryMiB = g.MemoryMiB
+	}
+	s.computePct = g.ComputePct
+	if g.QoS != "" {
+		s.qos = g.QoS
+	}
+	return s, nil
+}
+
+// gather sums the reservations by card, since two device blocks may hold slices of one.
+func gather(reservations []grant.Reservation) []held {
+	var cards []held
+	for _, r := range reservations {
+		for _, c := range r.Cards {
+			same := func(h held) bool { return h.brand == r.Vendor && h.card.UUID == c.UUID && h.form == r.Form }
+			if at := slices.IndexFunc(cards, same); at >= 0 {
+				cards[at].units += c.Units
+				continue
+			}
+			cards = append(cards, held{card: c, form: r.Form, unit: r.UnitMiB, units: c.Units, brand: r.Vendor})
+		}
+	}
+	return cards
+}
+
+// derivedQoS says what keeps the weakest of the cards' shares apart when no grant says it.
+func derivedQoS(cards []held) accel.QoS {
+	for _, h := range cards {
+		if h.form == accel.Shared {
+			return accel.Bronze
+		}
+	}
+	return accel.Gold
+}
+
+// checkGrant holds a grant against the task and what Nomad reserved for it.
+func checkGrant(g grant.Grant, cfg *driverpb.TaskConfig, cards []held) error {
+	if g.Namespace != cfg.GetNamespace() {
+		return fmt.Errorf("it is for namespace %q, this task runs in %q", g.Namespace, cfg.GetNamespace())
+	}
+	if !sameJob(g.Job, cfg.GetJobId()) {
+		return fmt.Errorf("it is for job %q, this task belongs to %q", g.Job, cfg.GetJobId())
+	}
+	if g.Group != cfg.GetTaskGroupName() || g.Task != cfg.GetName() {
+		return fmt.Errorf("it is for task %s/%s, this is %s/%s", g.Group, g.Task, cfg.GetTaskGroupName(), cfg.GetName())
+	}
+	if len(cards) == 0 {
+		return fmt.Errorf("it allows %s, but Nomad reserved none for this task: submit the job to the placement service again", countOf(g.Count))
+	}
+	if g.Count != len(cards) {
+		return fmt.Errorf("it allows %s, but Nomad reserved %d", countOf(g.Count), len(cards))
+	}
+	for _, h := range cards {
+		if len(g.Vendors) > 0 && !slices.Contains(g.Vendors, h.brand) {
+			return fmt.Errorf("it accepts the brands %v, but Nomad reserved a %s", g.Vendors, h)
+		}
+		switch {
+		case g.MemoryMiB == 0 && !h.whole():
+			return fmt.Errorf("it is for whole cards, but only %d slices of %s are reserved", h.units, h)
+		case g.MemoryMiB > 0 && h.form != accel.Whole && h.memoryMiB() == 0:
+			return fmt.Errorf("the slices of %s do not say how much memory they hold", h)
+		case g.MemoryMiB > 0 && h.memoryMiB() > 0 && h.memoryMiB() < g.MemoryMiB:
+			return fmt.Errorf("it says %s for each card, but the slices reserved of %s hold %s",
+				accel.FormatMiB(g.MemoryMiB), h, accel.FormatMiB(h.memoryMiB()))
+		}
+	}
+	return nil
+}
+
+func countOf(n int) string {
+	if n == 1 {
+		return "1 card"
+	}
+	return strconv.Itoa(n) + " cards"
+}
+
+// sameJob also accepts the children that Nomad itself makes of a periodic or parameterized job.
+func sameJob(granted, job string) bool {
+	return granted == job || strings.HasPrefix(job, granted+"/periodic-") || strings.HasPrefix(job, granted+"/dispatch-")
+}
+
+// vendors are the brands of the share, in the order of the brands' list.
+func (s share) vendors() []accel.Vendor {
+	var out []accel.Vendor
+	for _, v := range accel.Vendors() {
+		if slices.ContainsFunc(s.cards, func(c accel.Card) bool { return c.Vendor == v }) {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// uuids lists the cards.
+func (s share) uuids() []string {
+	var out []string
+	for _, c := range s.cards {
+		if !slices.Contains(out, c.UUID) {
+			out = append(out, c.UUID)
+		}
+	}
+	return out
+}
+
+// image picks the image of the granted brand.
+func (s share) image(tc TaskConfig) (string, error) {
+	byBrand := map[accel.Vendor]string{}
+	for name, image := range tc.Images {
+		if v, err := accel.ParseVendor(name); err == nil {
+			byBrand[v] = image
+		}
+	}
+	for _, v := range s.vendors() {
+		if image := byBrand[v]; image != "" {
+			return image, nil
+		}
+	}
+	if tc.Image != "" {
+		return tc.Image, nil
+	}
+	if brands := s.vendors(); len(brands) > 0 {
+		return "", fmt.Errorf("config.images: there is none for brand %s, which this task was given: add images = { %s = \"…\" }, or image = \"…\" for every other brand", brands[0], brands[0])
+	}
+	return "", errors.New(`config.image: the task was given no accelerator, so that no brand chooses one of images: write image = "…" too`)
+}

@@ -1,0 +1,127 @@
+package driver
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+)
+
+// reading is the CPU use of one thing between two looks; percent 100 is one core.
+type reading struct{ user, system, percent float64 }
+
+// meter turns counters that only grow into a rate. It belongs to one statistics stream.
+type meter struct {
+	mhz  float64 // of one core; 0 when unknown
+	seen map[string]counter
+}
+
+type counter struct {
+	at           time.Time
+	user, system float64 // seconds
+}
+
+// newMeter makes a meter. The speed of a core follows from what Nomad says of the task: its MHz and the part of the
+// node they are.
+func newMeter(cfg *driverpb.TaskConfig) *meter {
+	m := &meter{seen: map[string]counter{}}
+	linux := cfg.GetResources().GetLinuxResources()
+	if p := linux.GetPercentTicks(); p > 0 {
+		m.mhz = float64(linux.GetCpuShares()) / p / float64(cpus())
+	}
+	return m
+}
+
+// read notes a counter and returns the rate since the last look, nothing on the first.
+func (m *meter) read(key string, now time.Time, user, system float64) reading {
+	last, ok := m.seen[key]
+	m.seen[key] = counter{now, user, system}
+	wall := now.Sub(last.at).Seconds()
+	if !ok || wall <= 0 || user < last.user || system < last.system {
+		return reading{}
+	}
+	r := reading{user: (user - last.user) / wall * 100, system: (system - last.system) / wall * 100}
+	r.percent = r.user + r.system
+	return r
+}
+
+// keep forgets what is gone.
+func (m *meter) keep(alive map[string]*driverpb.TaskResourceUsage) {
+	for key := range m.seen {
+		if alive[key] == nil {
+			delete(m.seen, key)
+		}
+	}
+}
+
+// sum adds the rates of all processes. A process that ended between two looks takes its last use with it.
+func (m *meter) sum(all map[string]*driverpb.TaskResourceUsage) reading {
+	var r reading
+	for _, u := range all {
+		r.user += u.GetCpu().GetUserMode()
+		r.system += u.GetCpu().GetSystemMode()
+		r.percent += u.GetCpu().GetPercent()
+	}
+	return r
+}
+
+func cpuUsage(r reading, mhz float64) *driverpb.CPUUsage {
+	u := &driverpb.CPUUsage{
+		UserMode: r.user, SystemMode: r.system, Percent: r.percent,
+		MeasuredFields: []driverpb.CPUUsage_Fields{driverpb.CPUUsage_SYSTEM_MODE, driverpb.CPUUsage_USER_MODE, driverpb.CPUUsage_PERCENT},
+	}
+	if mhz > 0 {
+		u.TotalTicks = r.percent / 100 * mhz
+		u.MeasuredFields = append(u.MeasuredFields, driverpb.CPUUsage_TOTAL_TICKS)
+	}
+	return u
+}
+
+func usageOf(r reading, rss uint64, mhz float64) *driverpb.TaskResourceUsage {
+	return &driverpb.TaskResourceUsage{
+		Cpu: cpuUsage(r, mhz),
+		Memory: &driverpb.MemoryUsage{
+			Rss: rss, Usage: rss, MeasuredFields: []driverpb.MemoryUsage_Fields{driverpb.MemoryUsage_RSS, driverpb.MemoryUsage_USAGE},
+		},
+	}
+}
+
+func taskStats(id string, at time.Time, sum *driverpb.TaskResourceUsage, byPID map[string]*driverpb.TaskResourceUsage) *driverpb.TaskStats {
+	return &driverpb.TaskStats{Id: id, Timestamp: timestamppb.New(at), AggResourceUsage: sum, ResourceUsageByPid: byPID}
+}
+
+// Stats sends samples until the task or ctx ends. A sample that cannot be read is left out, not sent as zero.
+func (d *Driver) Stats(ctx context.Context, id string, every time.Duration, send func(*driverpb.TaskStats) error) error {
+	t, err := d.get(id)
+	if err != nil {
+		return err
+	}
+	if every <= 0 {
+		every = time.Second
+	}
+	m := newMeter(t.cfg)
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		sample, err := t.runtime.stats(ctx, t, m)
+		switch {
+		case t.hasEnded() || ctx.Err() != nil:
+			return nil
+		case err != nil:
+			d.log.Debug("statistics not read", "task_id", id, "error", err)
+		default:
+			if err := send(sample); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.ended:
+			return nil
+		case <-ticker.C:
+		}
+	}
+}

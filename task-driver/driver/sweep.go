@@ -1,0 +1,73 @@
+package driver
+
+import (
+	"context"
+	"time"
+
+	"github.com/heteroflow/heteroflow/internal/grant"
+	"github.com/heteroflow/heteroflow/task-driver/docker"
+	"github.com/heteroflow/heteroflow/task-driver/supervisor"
+)
+
+// sweep removes, once, what earlier processes of this driver left for tasks nobody asked for again: containers with our
+// label, state folders and leases. It waits long enough for Nomad to bring back every task it knows.
+func (d *Driver) sweep(ctx context.Context) {
+	s, _ := d.current()
+	if s.orphanAfter == 0 {
+		return
+	}
+	timer := time.NewTimer(s.orphanAfter)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+		d.sweepNow(ctx, time.Now().Add(-s.orphanAfter))
+	}
+}
+
+// sweepNow removes leftovers that are older than the given moment.
+func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
+	s, runtimes := d.current()
+	gone := map[string]bool{}
+	states, err := supervisor.List(s.tasksDir())
+	if err != nil {
+		d.log.Warn("sweep: task states not read", "error", err)
+	}
+	for _, st := range states {
+		if st.StartedAt.Before(before) && !d.known(st.TaskID) {
+			gone[st.TaskID] = true
+		}
+	}
+	leases, err := grant.Leases(s.leasesDir())
+	if err != nil {
+		d.log.Warn("sweep: leases not read", "error", err)
+	}
+	for _, l := range leases {
+		if l.Since.Before(before) && !d.known(l.TaskID) {
+			gone[l.TaskID] = true
+		}
+	}
+	if r, ok := runtimes[runtimeDocker].(*dockerRuntime); ok {
+		found, err := r.engine.List(ctx, docker.LabelState, r.stateDir)
+		if err != nil {
+			d.log.Debug("sweep: containers not listed", "error", err)
+		}
+		for _, c := range found {
+			if c.CreatedAt.Before(before) && c.TaskID != "" && !d.known(c.TaskID) {
+				gone[c.TaskID] = true
+			}
+		}
+	}
+	for id := range gone {
+		d.log.Warn("removing what is left of a task that nomad no longer knows", "task_id", id)
+		if err := d.Destroy(ctx, id, true); err != nil {
+			d.log.Error("leftover not removed", "task_id", id, "error", err)
+		}
+	}
+}
+
+func (d *Driver) known(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tasks[id] != nil || d.starting[id]
+}

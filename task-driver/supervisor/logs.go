@@ -1,0 +1,86 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// logs are the two outputs of a task. hold keeps a read end of each FIFO open: a task must not be killed by
+// SIGPIPE while Nomad's log collector is being restarted; it waits when the pipe is full instead.
+type logs struct {
+	stdout, stderr *os.File
+	hold           []*os.File
+}
+
+func openLogs(stdout, stderr string) (*logs, error) {
+	l := &logs{}
+	deadline := time.Now().Add(logWait)
+	for _, one := range []struct {
+		path string
+		file **os.File
+	}{{stdout, &l.stdout}, {stderr, &l.stderr}} {
+		file, hold, err := openLog(one.path, deadline)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open log %s: %w", one.path, err), l.Close())
+		}
+		*one.file = file
+		if hold != nil {
+			l.hold = append(l.hold, hold)
+		}
+	}
+	return l, nil
+}
+
+// openLog opens one output without following a link, since the task owns the folder it is in. A FIFO is opened
+// only once its reader is there: what is written before is lost when the task ends at once.
+func openLog(path string, deadline time.Time) (file, hold *os.File, err error) {
+	if path == "" {
+		path = os.DevNull
+	}
+	for {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENXIO) && time.Now().Before(deadline) || errors.Is(err, unix.EINTR) {
+			pause()
+			continue
+		}
+		if errors.Is(err, unix.ENXIO) {
+			return nil, nil, errors.New("no log collector reads it")
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		// The child gets this very descriptor; programs expect a blocking one.
+		if err := unix.SetNonblock(fd, false); err != nil {
+			return nil, nil, err
+		}
+		file = os.NewFile(uintptr(fd), path)
+		break
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	if info.Mode()&os.ModeNamedPipe == 0 {
+		return file, nil, nil
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return file, os.NewFile(uintptr(fd), path), nil
+}
+
+// Close ends both outputs, which the log collector takes for the end of the task.
+func (l *logs) Close() error {
+	var errs []error
+	for _, f := range append([]*os.File{l.stdout, l.stderr}, l.hold...) {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
