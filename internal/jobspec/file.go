@@ -13,11 +13,10 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 )
 
-// fileFunctions read files beside the job file. Where files are not allowed they are there to say so.
-func fileFunctions(dir string, allowed bool) map[string]function.Function {
-	f := files{dir: dir}
+// fileFunctions read files, relative to the working folder as with the nomad command. Where files are not allowed they are there to say so.
+func fileFunctions(allowed bool) map[string]function.Function {
 	table := map[string]func(string) (string, error){
-		"file": f.read, "filebase64": f.base64, "abspath": filepath.Abs, "pathexpand": f.home,
+		"file": readFile, "filebase64": readBase64, "abspath": filepath.Abs, "pathexpand": expandHome,
 	}
 	out := map[string]function.Function{}
 	for name, impl := range table {
@@ -29,14 +28,12 @@ func fileFunctions(dir string, allowed bool) map[string]function.Function {
 		out[name] = textFunction(impl)
 	}
 	if allowed {
-		out["fileexists"], out["fileset"] = f.exists(), f.set()
+		out["fileexists"], out["fileset"] = fileExists, fileSet
 	}
 	return out
 }
 
-type files struct{ dir string }
-
-func (f files) home(path string) (string, error) {
+func expandHome(path string) (string, error) {
 	rest, ok := strings.CutPrefix(path, "~")
 	if !ok || (rest != "" && rest[0] != '/') {
 		return path, nil
@@ -45,16 +42,8 @@ func (f files) home(path string) (string, error) {
 	return filepath.Join(home, rest), err
 }
 
-func (f files) resolve(path string) (string, error) {
-	path, err := f.home(path)
-	if err == nil && !filepath.IsAbs(path) {
-		path = filepath.Join(f.dir, path)
-	}
-	return path, err
-}
-
-func (f files) bytes(path string) ([]byte, error) {
-	full, err := f.resolve(path)
+func readBytes(path string) ([]byte, error) {
+	full, err := expandHome(path)
 	if err != nil {
 		return nil, err
 	}
@@ -68,57 +57,53 @@ func (f files) bytes(path string) ([]byte, error) {
 	return os.ReadFile(full)
 }
 
-func (f files) read(path string) (string, error) {
-	content, err := f.bytes(path)
+func readFile(path string) (string, error) {
+	content, err := readBytes(path)
 	return string(content), err
 }
 
-func (f files) base64(path string) (string, error) {
-	content, err := f.bytes(path)
+func readBase64(path string) (string, error) {
+	content, err := readBytes(path)
 	return base64.StdEncoding.EncodeToString(content), err
 }
 
-func (f files) exists() function.Function {
-	return function.New(&function.Spec{
-		Params: []function.Parameter{{Name: "path", Type: cty.String}},
-		Type:   function.StaticReturnType(cty.Bool),
-		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-			full, err := f.resolve(args[0].AsString())
-			if err != nil {
-				return cty.NilVal, err
-			}
-			info, err := os.Stat(full)
-			if errors.Is(err, fs.ErrNotExist) {
-				return cty.False, nil
-			}
-			return cty.BoolVal(err == nil && info.Mode().IsRegular()), err
-		},
-	})
-}
+var fileExists = function.New(&function.Spec{
+	Params: []function.Parameter{{Name: "path", Type: cty.String}},
+	Type:   function.StaticReturnType(cty.Bool),
+	Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+		full, err := expandHome(args[0].AsString())
+		if err != nil {
+			return cty.NilVal, err
+		}
+		info, err := os.Stat(full)
+		if errors.Is(err, fs.ErrNotExist) {
+			return cty.False, nil
+		}
+		return cty.BoolVal(err == nil && info.Mode().IsRegular()), err
+	},
+})
 
 // set lists the files under a folder that match a shell pattern, relative to the folder.
-func (f files) set() function.Function {
-	return function.New(&function.Spec{
-		Params: []function.Parameter{{Name: "path", Type: cty.String}, {Name: "pattern", Type: cty.String}},
-		Type:   function.StaticReturnType(cty.Set(cty.String)),
-		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
-			root, err := f.resolve(args[0].AsString())
+var fileSet = function.New(&function.Spec{
+	Params: []function.Parameter{{Name: "path", Type: cty.String}, {Name: "pattern", Type: cty.String}},
+	Type:   function.StaticReturnType(cty.Set(cty.String)),
+	Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+		root, err := expandHome(args[0].AsString())
+		if err != nil {
+			return cty.NilVal, err
+		}
+		found, err := filepath.Glob(filepath.Join(root, args[1].AsString()))
+		if err != nil || len(found) == 0 {
+			return cty.SetValEmpty(cty.String), err
+		}
+		names := make([]cty.Value, 0, len(found))
+		for _, path := range found {
+			name, err := filepath.Rel(root, path)
 			if err != nil {
 				return cty.NilVal, err
 			}
-			found, err := filepath.Glob(filepath.Join(root, args[1].AsString()))
-			if err != nil || len(found) == 0 {
-				return cty.SetValEmpty(cty.String), err
-			}
-			names := make([]cty.Value, 0, len(found))
-			for _, path := range found {
-				name, err := filepath.Rel(root, path)
-				if err != nil {
-					return cty.NilVal, err
-				}
-				names = append(names, cty.StringVal(filepath.ToSlash(name)))
-			}
-			return cty.SetVal(names), nil
-		},
-	})
-}
+			names = append(names, cty.StringVal(filepath.ToSlash(name)))
+		}
+		return cty.SetVal(names), nil
+	},
+})

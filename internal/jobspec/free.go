@@ -60,8 +60,8 @@ func (p *parser) freeBody(b block) map[string]any {
 			continue
 		}
 		free := freeValue(value)
-		if object, ok := free.(map[string]any); ok {
-			free = []map[string]any{object} // what a block of this name would be, for Nomad does not tell them apart
+		if object, ok := free.(map[string]any); ok && isLiteral(attr.Expr) {
+			free = []map[string]any{object}
 		}
 		out[attr.Name] = free
 	}
@@ -80,6 +80,13 @@ func (p *parser) freeBody(b block) map[string]any {
 		out[inner.Type] = nested[inner.Type]
 	}
 	return out
+}
+
+// isLiteral reports whether an expression is written as { … }. Nomad takes that for a block of the argument's name,
+// and the same object from a variable or a function for a value.
+func isLiteral(expr hclsyntax.Expression) bool {
+	_, ok := expr.(*hclsyntax.ObjectConsExpr)
+	return ok
 }
 
 // freeValue turns a known value into plain Go: text, whole numbers as int, others as float64, booleans, lists as

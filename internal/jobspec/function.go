@@ -23,8 +23,8 @@ import (
 )
 
 // functions are the functions that a job file may call, by Nomad's names. Those that read files are there only
-// when files is set, relative to dir.
-func functions(dir string, files bool) map[string]function.Function {
+// when files is set.
+func functions(files bool) map[string]function.Function {
 	table := map[string]function.Function{
 		"abs": stdlib.AbsoluteFunc, "ceil": stdlib.CeilFunc, "floor": stdlib.FloorFunc, "log": stdlib.LogFunc,
 		"max": stdlib.MaxFunc, "min": stdlib.MinFunc, "parseint": stdlib.ParseIntFunc, "pow": stdlib.PowFunc, "signum": stdlib.SignumFunc,
@@ -68,7 +68,7 @@ func functions(dir string, files bool) map[string]function.Function {
 		"uuidv4": uuidv4, "uuidv5": uuidv5,
 		"cidrhost": cidrHost, "cidrnetmask": cidrNetmask, "cidrsubnet": cidrSubnet, "cidrsubnets": cidrSubnets,
 	}
-	for name, f := range fileFunctions(dir, files) {
+	for name, f := range fileFunctions(files) {
 		table[name] = f
 	}
 	return table

@@ -27,7 +27,7 @@ func article(kind string) string {
 
 // nearest finds the expected name that is a slip of the pen away, or nothing.
 func nearest(name string, expected []string) string {
-	best, distance := "", 3
+	best, distance := "", min(3, (len(name)+2)/3+1)
 	for _, candidate := range expected {
 		if d := levenshtein.Distance(name, candidate, nil); d < distance {
 			best, distance = candidate, d

@@ -57,7 +57,7 @@ func TestParse_SameAsNomadOnPath(t *testing.T) {
 		for _, file := range files {
 			t.Run(program+"/"+filepath.Base(file), func(t *testing.T) {
 				t.Parallel()
-				out, err := exec.Command(path, "job", "run", "-output", file).Output()
+				out, err := nomadOutput(path, file)
 				if err != nil {
 					t.Skipf("%s does not read this file, which uses newer blocks: %s", program, out)
 				}
@@ -69,13 +69,17 @@ func TestParse_SameAsNomadOnPath(t *testing.T) {
 
 func record(t *testing.T, file, recorded string) {
 	t.Helper()
-	out, err := exec.Command("nomad", "job", "run", "-output", file).Output()
+	out, err := nomadOutput("nomad", file)
 	if err != nil {
 		t.Fatalf("nomad job run -output %s: %v\n%s", file, err, out)
 	}
 	if err := os.WriteFile(recorded, out, 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func nomadOutput(program, file string) ([]byte, error) {
+	return exec.Command(program, "job", "run", "-output", file).Output()
 }
 
 func compare(t *testing.T, file string, oracle []byte) {

@@ -3,11 +3,11 @@ package jobspec
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/hashicorp/nomad/api"
+	"github.com/zclconf/go-cty/cty"
 )
 
 // MaxBytes is the size of the largest job file that is read.
@@ -17,7 +17,7 @@ const MaxBytes = 10 << 20
 type Options struct {
 	Vars    map[string]string // values of variables by name, as written after -var name=
 	VarFile string            // HCL text with values of variables, name = value; Vars win
-	// Files allows the functions that read files, relative to the folder of the job file. A server leaves it out:
+	// Files allows the functions that read files, relative to the working folder. A server leaves it out:
 	// its files are none of a job author's business.
 	Files bool
 }
@@ -38,7 +38,7 @@ func ParseWith(filename string, src []byte, opts Options) (*api.Job, error) {
 		return nil, asError(diags)
 	}
 	body := file.Body.(*hclsyntax.Body) // ParseConfig returns no other
-	p := &parser{src: src, root: &hcl.EvalContext{Functions: functions(filepath.Dir(filename), opts.Files)}}
+	p := &parser{src: src, root: &hcl.EvalContext{Functions: functions(opts.Files)}}
 	job := p.file(body, opts)
 	if p.diags.HasErrors() {
 		return nil, asError(p.diags)
@@ -72,6 +72,10 @@ func (p *parser) file(body *hclsyntax.Body, opts Options) *api.Job {
 			p.unknown("block", b.Type, b.TypeRange, []string{"job", "variable", "variables", "locals"})
 		}
 	}
+	p.refuseHugeNumbers(body)
+	if p.diags.HasErrors() {
+		return nil
+	}
 	p.variables(body, opts)
 	p.locals(body)
 	if p.diags.HasErrors() {
@@ -104,6 +108,24 @@ func (p *parser) job(b *hclsyntax.Block) *api.Job {
 	}
 	p.finish(job)
 	return job
+}
+
+// maxExponent is the largest power of two of a number in a file. A number such as 1e99999999 is short to write, and
+// would be a hundred million digits as text.
+const maxExponent = 4096
+
+func (p *parser) refuseHugeNumbers(body *hclsyntax.Body) {
+	diags := hclsyntax.VisitAll(body, func(node hclsyntax.Node) hcl.Diagnostics {
+		literal, ok := node.(*hclsyntax.LiteralValueExpr)
+		if !ok || literal.Val.IsNull() || literal.Val.Type() != cty.Number {
+			return nil
+		}
+		if exponent := literal.Val.AsBigFloat().MantExp(nil); exponent > maxExponent || exponent < -maxExponent {
+			p.errorf(literal.SrcRange, "unsuitable number", "the number is too large or too small to be meant")
+		}
+		return nil
+	})
+	p.diags = append(p.diags, diags...)
 }
 
 // errorf notes a problem at a place in the file.

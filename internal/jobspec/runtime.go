@@ -2,6 +2,7 @@ package jobspec
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -26,10 +27,15 @@ func (p *parser) keepRuntime(body *hclsyntax.Body) {
 type runtimeWalker struct {
 	parser *parser
 	known  map[string]int
+	types  []hcl.Range // expressions that name a type, in which words are no references
 }
 
 func (w *runtimeWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
 	switch n := node.(type) {
+	case *hclsyntax.FunctionCallExpr:
+		if n.Name == "convert" && len(n.Args) == 2 {
+			w.types = append(w.types, n.Args[1].Range())
+		}
 	case hclsyntax.ChildScope:
 		w.scope(n, 1)
 	case *hclsyntax.Block:
@@ -37,7 +43,7 @@ func (w *runtimeWalker) Enter(node hclsyntax.Node) hcl.Diagnostics {
 			w.known[name]++
 		}
 	case *hclsyntax.ScopeTraversalExpr:
-		if w.known[n.Traversal.RootName()] == 0 {
+		if w.known[n.Traversal.RootName()] == 0 && !w.isType(n.SrcRange) {
 			w.keep(n)
 		}
 	}
@@ -54,6 +60,10 @@ func (w *runtimeWalker) Exit(node hclsyntax.Node) hcl.Diagnostics {
 		}
 	}
 	return nil
+}
+
+func (w *runtimeWalker) isType(r hcl.Range) bool {
+	return slices.ContainsFunc(w.types, func(t hcl.Range) bool { return t.ContainsPos(r.Start) })
 }
 
 func (w *runtimeWalker) scope(n hclsyntax.ChildScope, step int) {

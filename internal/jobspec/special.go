@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"fmt"
 	"reflect"
 	"time"
 
@@ -22,7 +23,8 @@ var (
 var operatorArguments = map[reflect.Type]map[string]func(target any, name string, value cty.Value) error{
 	constraintType: {
 		api.ConstraintVersion: valueOperator, api.ConstraintSemver: valueOperator, api.ConstraintRegex: valueOperator,
-		api.ConstraintSetContains: valueOperator, api.ConstraintSetContainsAll: valueOperator, api.ConstraintSetContainsAny: valueOperator,
+		api.ConstraintSetContains: valueOperator, api.ConstraintSetContainsAll: refuseOperator, api.ConstraintSetContainsAny: refuseOperator,
+		api.ConstraintAttributeIsSet: refuseOperator, api.ConstraintAttributeIsNotSet: refuseOperator,
 		api.ConstraintDistinctHosts: valueOperator, api.ConstraintDistinctProperty: propertyOperator,
 	},
 	affinityType: {
@@ -48,6 +50,11 @@ func valueOperator(target any, name string, value cty.Value) error {
 		c.Operand, c.RTarget = name, text
 	}
 	return err
+}
+
+// refuseOperator is for names that Nomad's own reader accepts in a constraint and then drops without a word.
+func refuseOperator(_ any, name string, _ cty.Value) error {
+	return fmt.Errorf("this short form is dropped by Nomad: write operator = %q, and the right side as value = …", name)
 }
 
 // propertyOperator is distinct_property = "${meta.rack}": the value is the attribute.
