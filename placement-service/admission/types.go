@@ -16,7 +16,11 @@ type Reading struct {
 	Request engine.Request    // groups with an accelerator ask; Tenant is for the caller to set
 	Type    string            // service, batch, system or sysbatch
 	Hashes  map[string]string // of each group of the request: what its placement depends on, without its count
+	paths   map[place]string  // where each ask stands in the job
 }
+
+// place is a task by the names of its group and itself.
+type place struct{ group, task string }
 
 // Asks reports whether the job asks for accelerators at all. One that does not is passed on unchanged.
 func (r Reading) Asks() bool { return len(r.Request.Groups) > 0 }

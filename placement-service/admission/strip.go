@@ -1,0 +1,71 @@
+package admission
+
+import (
+	"slices"
+	"strings"
+)
+
+// mark stands first in every list that is injected. It is the name of no node and no card, so that it changes nothing
+// for Nomad, and it survives whatever Nomad does with a job, so that a job read back is known for what it is. It also
+// keeps a list of one value from being read as a number, which Nomad would never match.
+const mark = "heteroflow"
+
+const (
+	operandAny = "set_contains_any"
+	nodeTarget = "${node.unique.id}"
+)
+
+// marked reports whether a constraint, of a node or in a device block, was injected.
+func marked(c map[string]any) bool {
+	first, _, _ := strings.Cut(getString(c, "RTarget"), ",")
+	return getString(c, "Operand") == operandAny && first == mark
+}
+
+func ownConstraint(c map[string]any) bool { return marked(c) && getString(c, "LTarget") == nodeTarget }
+
+func ownDevice(d map[string]any) bool { return slices.ContainsFunc(objects(d, "Constraints"), marked) }
+
+// Strip takes out what Inject and Apply wrote: the user's own job. It also takes out any grant that stands in the
+// config of a task of our driver, whoever wrote it, since only the placement service grants; so pass every job
+// through it, also one without an ask.
+func Strip(job Tree) Tree {
+	out := cloneTree(job)
+	for _, g := range objects(out, "TaskGroups") {
+		stripGroup(g)
+	}
+	return out
+}
+
+func stripGroup(g map[string]any) {
+	without(g, "Constraints", ownConstraint)
+	for _, t := range objects(g, "Tasks") {
+		if config := getMap(t, "Config"); getString(t, "Driver") == Driver {
+			delete(config, "grant")
+		}
+		resources := getMap(t, "Resources")
+		if without(resources, "Devices", ownDevice) && len(resources) == 0 {
+			unset(t, "Resources")
+		}
+	}
+}
+
+// without takes the objects that are ours out of a list field, and the field when nothing is left of it. It reports
+// whether there were any.
+func without(m map[string]any, name string, ours func(map[string]any) bool) bool {
+	var rest []any
+	list := getList(m, name)
+	for _, v := range list {
+		if o, ok := v.(map[string]any); !ok || !ours(o) {
+			rest = append(rest, v)
+		}
+	}
+	if len(rest) == len(list) {
+		return false
+	}
+	if len(rest) == 0 {
+		unset(m, name)
+	} else {
+		set(m, name, rest)
+	}
+	return true
+}
