@@ -11,13 +11,13 @@ SELECT * FROM endpoints WHERE model = @model;
 
 -- name: ListEndpoints :many
 SELECT * FROM endpoints
-WHERE created_at > @after_created OR (created_at = @after_created AND id > @after_id)
+WHERE created_at >= @after_created AND (created_at > @after_created OR id > @after_id)
 ORDER BY created_at, id
 LIMIT @max_rows;
 
 -- name: ListEndpointsOfTenant :many
 SELECT * FROM endpoints
-WHERE tenant = @tenant AND (created_at > @after_created OR (created_at = @after_created AND id > @after_id))
+WHERE tenant = @tenant AND created_at >= @after_created AND (created_at > @after_created OR id > @after_id)
 ORDER BY created_at, id
 LIMIT @max_rows;
 

@@ -23,9 +23,9 @@ SELECT tenant FROM jobs WHERE namespace = @namespace AND id = @id;
 
 -- name: ListJobs :many
 SELECT * FROM jobs
-WHERE (created_at > @after_created
-       OR (created_at = @after_created AND namespace > @after_namespace)
-       OR (created_at = @after_created AND namespace = @after_namespace AND id > @after_id))
+WHERE created_at >= @after_created
+  AND (created_at > @after_created OR namespace > @after_namespace
+       OR (namespace = @after_namespace AND id > @after_id))
   AND (CAST(@any_tenant AS BOOLEAN) OR tenant = @tenant)
   AND (CAST(@any_namespace AS BOOLEAN) OR namespace = @namespace)
   AND (CAST(@any_state AS BOOLEAN) OR state = @state)

@@ -8,13 +8,13 @@ SELECT * FROM api_keys WHERE hash = @hash;
 
 -- name: ListKeys :many
 SELECT * FROM api_keys
-WHERE created_at > @after_created OR (created_at = @after_created AND id > @after_id)
+WHERE created_at >= @after_created AND (created_at > @after_created OR id > @after_id)
 ORDER BY created_at, id
 LIMIT @max_rows;
 
 -- name: ListKeysOfTenant :many
 SELECT * FROM api_keys
-WHERE tenant = @tenant AND (created_at > @after_created OR (created_at = @after_created AND id > @after_id))
+WHERE tenant = @tenant AND created_at >= @after_created AND (created_at > @after_created OR id > @after_id)
 ORDER BY created_at, id
 LIMIT @max_rows;
 

@@ -37,13 +37,13 @@ LIMIT @max_rows;
 
 -- name: ListReservations :many
 SELECT * FROM reservations
-WHERE created_at > @after_created OR (created_at = @after_created AND id > @after_id)
+WHERE created_at >= @after_created AND (created_at > @after_created OR id > @after_id)
 ORDER BY created_at, id
 LIMIT @max_rows;
 
 -- name: ListReservationsOfTenant :many
 SELECT * FROM reservations
-WHERE tenant = @tenant AND (created_at > @after_created OR (created_at = @after_created AND id > @after_id))
+WHERE tenant = @tenant AND created_at >= @after_created AND (created_at > @after_created OR id > @after_id)
 ORDER BY created_at, id
 LIMIT @max_rows;
 

@@ -108,7 +108,7 @@ func (q *Queries) InsertEndpoint(ctx context.Context, arg InsertEndpointParams) 
 
 const listEndpoints = `-- name: ListEndpoints :many
 SELECT id, tenant, model, service, policy, created_at, version FROM endpoints
-WHERE created_at > $1 OR (created_at = $1 AND id > $2)
+WHERE created_at >= $1 AND (created_at > $1 OR id > $2)
 ORDER BY created_at, id
 LIMIT $3
 `
@@ -152,7 +152,7 @@ func (q *Queries) ListEndpoints(ctx context.Context, arg ListEndpointsParams) ([
 
 const listEndpointsOfTenant = `-- name: ListEndpointsOfTenant :many
 SELECT id, tenant, model, service, policy, created_at, version FROM endpoints
-WHERE tenant = $1 AND (created_at > $2 OR (created_at = $2 AND id > $3))
+WHERE tenant = $1 AND created_at >= $2 AND (created_at > $2 OR id > $3)
 ORDER BY created_at, id
 LIMIT $4
 `

@@ -155,9 +155,9 @@ func (q *Queries) InsertJob(ctx context.Context, arg InsertJobParams) (int64, er
 
 const listJobs = `-- name: ListJobs :many
 SELECT namespace, id, tenant, user_name, spec, spec_hash, injection, state, reason_code, reason, priority, eval_id, created_at, updated_at, queued_at, version FROM jobs
-WHERE (created_at > $1
-       OR (created_at = $1 AND namespace > $2)
-       OR (created_at = $1 AND namespace = $2 AND id > $3))
+WHERE created_at >= $1
+  AND (created_at > $1 OR namespace > $2
+       OR (namespace = $2 AND id > $3))
   AND (CAST($4 AS BOOLEAN) OR tenant = $5)
   AND (CAST($6 AS BOOLEAN) OR namespace = $7)
   AND (CAST($8 AS BOOLEAN) OR state = $9)

@@ -104,7 +104,7 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) (int64, er
 
 const listKeys = `-- name: ListKeys :many
 SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at FROM api_keys
-WHERE created_at > $1 OR (created_at = $1 AND id > $2)
+WHERE created_at >= $1 AND (created_at > $1 OR id > $2)
 ORDER BY created_at, id
 LIMIT $3
 `
@@ -152,7 +152,7 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ApiKey, e
 
 const listKeysOfTenant = `-- name: ListKeysOfTenant :many
 SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at FROM api_keys
-WHERE tenant = $1 AND (created_at > $2 OR (created_at = $2 AND id > $3))
+WHERE tenant = $1 AND created_at >= $2 AND (created_at > $2 OR id > $3)
 ORDER BY created_at, id
 LIMIT $4
 `

@@ -229,7 +229,7 @@ func (q *Queries) ListExpiredReservations(ctx context.Context, arg ListExpiredRe
 
 const listReservations = `-- name: ListReservations :many
 SELECT id, tenant, namespace, job_id, state, created_at, expires_at, version FROM reservations
-WHERE created_at > $1 OR (created_at = $1 AND id > $2)
+WHERE created_at >= $1 AND (created_at > $1 OR id > $2)
 ORDER BY created_at, id
 LIMIT $3
 `
@@ -274,7 +274,7 @@ func (q *Queries) ListReservations(ctx context.Context, arg ListReservationsPara
 
 const listReservationsOfTenant = `-- name: ListReservationsOfTenant :many
 SELECT id, tenant, namespace, job_id, state, created_at, expires_at, version FROM reservations
-WHERE tenant = $1 AND (created_at > $2 OR (created_at = $2 AND id > $3))
+WHERE tenant = $1 AND created_at >= $2 AND (created_at > $2 OR id > $3)
 ORDER BY created_at, id
 LIMIT $4
 `

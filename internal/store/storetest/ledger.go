@@ -14,7 +14,7 @@ import (
 
 // ledgerRuns is how many random histories testLedger goes through, each of ledgerSteps steps.
 const (
-	ledgerRuns  = 15
+	ledgerRuns  = 25
 	ledgerSteps = 25
 )
 
@@ -23,18 +23,22 @@ const (
 // nothing.
 func testLedger(t *testing.T, open Open) {
 	s := open(t)
-	run := 0
+	run, failed := 0, false
 	rapid.Check(t, func(rt *rapid.T) {
-		// rapid's own number of runs suits functions, not databases: the rest pass at once.
-		if run++; run > ledgerRuns && !t.Failed() {
+		// rapid's own number of runs suits functions, not databases: the rest pass at once, unless a history has
+		// failed and rapid runs it again to make it smaller.
+		if run++; run > ledgerRuns && !failed {
 			return
 		}
+		passed := false
+		defer func() { failed = failed || !passed }()
 		m := newLedgerModel(rt, s, run)
 		for range ledgerSteps {
 			m.step(rt)
 			m.check(rt)
 		}
 		m.end(rt)
+		passed = true
 	})
 }
 
