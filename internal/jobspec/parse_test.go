@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/hcl/v2/hclwrite"
 )
 
 func TestParse_Errors(t *testing.T) {
@@ -112,6 +113,28 @@ job "j" {
 	want := map[string]string{"text": `["kept as text"]`, "guessed": "7", "map": `{"c":"1"}`}
 	if diff := cmp.Diff(want, job.Meta); diff != "" {
 		t.Errorf("meta (-want +got):\n%s", diff)
+	}
+}
+
+func TestVarFile(t *testing.T) {
+	t.Parallel()
+	const src = `
+variable "text" {}
+variable "number" { type = number }
+variable "list" { type = list(string) }
+job "j" {}
+`
+	vars := map[string]string{"text": "007", "number": "60", "list": `["a", "${b}"]`}
+	if _, err := VarFile("a.hcl", []byte(src), vars); err == nil {
+		t.Error("a value that refers to something is taken")
+	}
+	vars["list"] = `["a", "b"]`
+	got, err := VarFile("a.hcl", []byte(src), vars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff("list   = [\"a\", \"b\"]\nnumber = 60\ntext   = \"007\"\n", string(hclwrite.Format([]byte(got)))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -25,19 +25,7 @@ type variable struct {
 // variables reads the declarations and the values given from outside, and puts var into the outermost scope.
 func (p *parser) variables(body *hclsyntax.Body, opts Options) {
 	declared := map[string]*variable{}
-	for _, b := range body.Blocks {
-		switch b.Type {
-		case "variable":
-			p.declare(declared, b)
-		case "variables": // a shorter form: names with their defaults
-			for _, attr := range sortedAttrs(b.Body) {
-				value, ok := p.evaluate(block{b, p.root}, attr)
-				if ok && p.fresh(declared, attr.Name, attr.NameRange) {
-					declared[attr.Name] = &variable{name: attr.Name, at: attr.NameRange, kind: value.Type(), value: value, set: true}
-				}
-			}
-		}
-	}
+	p.declareAll(declared, body)
 	p.varFile(declared, opts.VarFile)
 	p.varFlags(declared, opts.Vars)
 	values := map[string]cty.Value{}
@@ -52,6 +40,22 @@ func (p *parser) variables(body *hclsyntax.Body, opts Options) {
 	p.root.Variables = map[string]cty.Value{"var": cty.ObjectVal(values)}
 	for _, name := range slices.Sorted(maps.Keys(declared)) {
 		p.validate(declared[name])
+	}
+}
+
+func (p *parser) declareAll(declared map[string]*variable, body *hclsyntax.Body) {
+	for _, b := range body.Blocks {
+		switch b.Type {
+		case "variable":
+			p.declare(declared, b)
+		case "variables": // a shorter form: names with their defaults
+			for _, attr := range sortedAttrs(b.Body) {
+				value, ok := p.evaluate(block{b, p.root}, attr)
+				if ok && p.fresh(declared, attr.Name, attr.NameRange) {
+					declared[attr.Name] = &variable{name: attr.Name, at: attr.NameRange, kind: value.Type(), value: value, set: true}
+				}
+			}
+		}
 	}
 }
 
