@@ -6,10 +6,12 @@ package nomadapi
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -23,7 +25,9 @@ const AllNamespaces = "*"
 
 // Client talks to one Nomad region with the service's own token. It is safe for concurrent use.
 type Client struct {
-	api *api.Client
+	api   *api.Client
+	conf  *api.Config
+	token string
 }
 
 // Config says where Nomad is. Empty fields take Nomad's own environment variables, TLS included.
@@ -46,7 +50,36 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make nomad client for %s: %w", conf.Address, err)
 	}
-	return &Client{api: client}, nil
+	return &Client{api: client, conf: conf, token: conf.SecretID}, nil
+}
+
+// ServiceToken is the token that the client sends; empty when there is none.
+func (c *Client) ServiceToken() string { return c.token }
+
+// Transport makes a transport of its own for passing requests on, with the client's TLS settings: it leaves
+// compression alone, speaks HTTP/1.1, as upgrades need it, and has no limit of time on answers.
+func (c *Client) Transport() (*http.Transport, *url.URL, error) {
+	target, err := url.Parse(c.api.Address())
+	if err != nil {
+		return nil, nil, fmt.Errorf("read nomad address: %w", err)
+	}
+	transport := &http.Transport{
+		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		DisableCompression:    true,
+		MaxIdleConns:          256,
+		MaxIdleConnsPerHost:   256,
+		IdleConnTimeout:       90 * time.Second,
+		TLSHandshakeTimeout:   10 * time.Second,
+		ExpectContinueTimeout: time.Second,
+		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
+	}
+	if c.conf.TLSConfig != nil {
+		if err := api.ConfigureTLS(&http.Client{Transport: transport}, c.conf.TLSConfig); err != nil {
+			return nil, nil, fmt.Errorf("configure TLS towards nomad: %w", err)
+		}
+	}
+	return transport, target, nil
 }
 
 // Address is the address the client talks to.

@@ -2,6 +2,7 @@ package submit
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -174,4 +175,23 @@ func (s *Submitter) refuse(ctx context.Context, key watch.JobKey, text string) e
 	_, err = s.put(ctx, row)
 	s.log.Warn("nomad refused a job that had waited", "job_id", key.ID, "reason", text)
 	return err
+}
+
+// Signature names what a waiting job asks for: of two jobs with one signature, on the same cluster, both fit or
+// neither does.
+func (s *Submitter) Signature(row store.Job) (string, error) {
+	sub, err := s.stored(row)
+	if err != nil {
+		return "", err
+	}
+	request := sub.reading.Request
+	request.JobID, request.Namespace, request.Tenant, request.Priority = "", "", "", 0
+	if len(row.Injection) > 0 {
+		request.JobID = row.Namespace + "/" + row.ID // what it holds already tells it from others
+	}
+	body, err := json.Marshal(request)
+	if err != nil {
+		return "", fmt.Errorf("encode the asks of job %s: %w", row.ID, err)
+	}
+	return string(body), nil
 }

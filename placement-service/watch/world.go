@@ -287,3 +287,13 @@ func (w *World) Catalog() engine.Catalog {
 	}
 	return *w.catalog
 }
+
+// JobOf is the job of an allocation.
+func (w *World) JobOf(allocID string) (JobKey, bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if a := w.allocs[allocID]; a != nil {
+		return a.Job, true
+	}
+	return JobKey{}, false
+}
