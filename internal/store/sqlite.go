@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
@@ -44,7 +45,7 @@ func openSQLite(ctx context.Context, s *Store, path string) error {
 	// instead of in the file lock, where waiting is a poll.
 	write.SetMaxOpenConns(1)
 	write.SetConnMaxIdleTime(0)
-	if err := write.PingContext(ctx); err != nil {
+	if err := firstTouch(ctx, write); err != nil {
 		return closeAll(fmt.Errorf("open %s: %w", path, err), write)
 	}
 	read, err := sql.Open("sqlite", sqliteDSN(path, "query_only(1)"))
@@ -55,6 +56,22 @@ func openSQLite(ctx context.Context, s *Store, path string) error {
 	read.SetMaxIdleConns(sqliteReaders)
 	s.dialect, s.write, s.read = sqliteDialect{path: path}, write, read
 	return nil
+}
+
+// firstTouch makes the first connection, which puts a new file into WAL mode. SQLite does not wait for that lock,
+// whatever busy_timeout says, so when several processes open a new file together the losers try again.
+func firstTouch(ctx context.Context, db *sql.DB) error {
+	for try := 1; ; try++ {
+		err := db.PingContext(ctx)
+		if err == nil || try == txTries || !(sqliteDialect{}).again(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(ctx.Err(), err)
+		case <-time.After(pause(try)):
+		}
+	}
 }
 
 // sqliteDSN names the file and the pragmas, which the driver applies to each connection it opens.
