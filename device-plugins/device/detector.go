@@ -17,7 +17,7 @@ type Detector interface {
 	Name() string
 	Vendor() accel.Vendor
 	// Detect lists the cards that are there now, also those that cannot be used, with the reason as their health. An
-	// empty list means that there are none, an error that it cannot be told. Both texts are stable: no times, no
+	// card whose index is not known has the index -1. An empty list means that there are none, an error that it cannot be told. Both texts are stable: no times, no
 	// counters.
 	Detect(ctx context.Context) ([]accel.Card, error)
 }

@@ -55,8 +55,11 @@ type attributes = map[string]*structspb.Attribute
 // facts are all attributes of the card that are known. None of them changes while the card lives, except state.
 func (o offer) facts() attributes {
 	a := attributes{
-		accel.AttrUUID: textAttr(o.UUID), accel.AttrIndex: intAttr(int64(o.Index), ""), accel.AttrModel: textAttr(o.Model),
+		accel.AttrUUID: textAttr(o.UUID), accel.AttrModel: textAttr(o.Model),
 		accel.AttrForm: textAttr(string(o.Form)), accel.AttrPolicy: textAttr(o.policy), accel.AttrState: stateAttr(o.health().OK),
+	}
+	if o.Index >= 0 {
+		a[accel.AttrIndex] = intAttr(int64(o.Index), "")
 	}
 	if o.PCIAddress != "" {
 		a[accel.AttrPCI] = textAttr(o.PCIAddress)

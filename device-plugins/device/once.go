@@ -29,7 +29,7 @@ type FoundCard struct {
 	Model         string            `json:"model"`
 	RawName       string            `json:"raw_name"`
 	UUID          string            `json:"uuid"`
-	Index         int               `json:"index"`
+	Index         *int              `json:"index,omitempty"`
 	PCIAddress    string            `json:"pci_bus_id,omitempty"`
 	NUMANode      *int              `json:"numa_node,omitempty"`
 	MemoryMiB     *uint64           `json:"memory_mib,omitempty"`
@@ -72,8 +72,12 @@ func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found
 	defer p.mu.Unlock()
 	for _, o := range p.offers() {
 		h := o.health()
+		var index *int
+		if o.Index >= 0 {
+			index = &o.Index
+		}
 		found.Cards = append(found.Cards, FoundCard{
-			Vendor: o.Vendor, Model: o.Model, RawName: o.RawName, UUID: o.UUID, Index: o.Index, PCIAddress: o.PCIAddress,
+			Vendor: o.Vendor, Model: o.Model, RawName: o.RawName, UUID: o.UUID, Index: index, PCIAddress: o.PCIAddress,
 			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form,
 			FormPolicy: o.policy, DeviceID: o.DeviceID(), Healthy: h.OK, Reason: h.Reason, Sources: o.Sources,
 		})

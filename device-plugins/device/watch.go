@@ -16,6 +16,7 @@ type source struct {
 	Detector
 	tracker  *tracker // guarded by Plugin.mu
 	reported bool     // guarded by Plugin.mu: it has answered, or failed to, once
+	trouble  string   // guarded by Plugin.mu: why it cannot be read, as logged last
 
 	detecting, sampling, listing atomic.Bool
 }
@@ -79,9 +80,16 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.log.Warn("cards cannot be read, the last good facts stay", "source", s.Name(), "error", err)
+		if s.trouble != err.Error() { // once, not at every reading
+			p.log.Warn("cards cannot be read, the last good facts stay", "source", s.Name(), "error", err)
+		}
+		s.trouble = err.Error()
 		s.tracker.fail(err)
 	} else {
+		if s.trouble != "" {
+			p.log.Info("cards can be read again", "source", s.Name())
+		}
+		s.trouble = ""
 		s.tracker.observe(valid(cards))
 	}
 	s.reported = true

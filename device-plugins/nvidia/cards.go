@@ -69,10 +69,13 @@ func (g gpu) card(driver, source string, mps bool) accel.Card {
 		PCIAddress: g.pci, MemoryMiB: g.memory, DriverVersion: driver, Form: accel.Whole,
 		Health: accel.Health{OK: g.dead == "", Reason: g.dead}, Sources: map[string]string{},
 	}
-	if g.index != nil {
+	switch {
+	case g.index != nil:
 		c.Index = *g.index
-	} else if g.minor != nil {
+	case g.minor != nil:
 		c.Index = *g.minor
+	default:
+		c.Index = -1 // the core does not show it
 	}
 	if g.migMode != nil {
 		c.Modes = append(c.Modes, "mig")

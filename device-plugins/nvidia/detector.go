@@ -85,15 +85,13 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	if kernelErr != nil {
 		d.log.Debug("some pci devices cannot be read", "error", kernelErr)
 	}
+	noLibrary := errors.New("nvml is not used under another root than /")
 	if d.nvml != nil {
-		r, err := d.nvml()
-		if err == nil {
+		var r report
+		if r, noLibrary = d.nvml(); noLibrary == nil {
 			d.say("nvml", nil)
 			r.addKernel(kernel)
 			return r, "nvml", nil
-		}
-		if !errors.Is(err, errNVMLAbsent) {
-			d.say("nvidia-smi, because nvml does not answer", err)
 		}
 	}
 	limited, cancel := context.WithTimeout(ctx, toolLimit)
@@ -101,11 +99,11 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	r, err := d.smi.inventory(limited)
 	switch {
 	case err == nil && !r.noDriver:
-		d.say("nvidia-smi", nil)
+		d.say("nvidia-smi", noLibrary)
 		r.addKernel(kernel)
 		return r, "cli", nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		d.say("sysfs, because nvidia-smi is not installed", nil)
+		d.say("sysfs", err)
 		return kernel, "sysfs", nil
 	}
 	reason := reasonTool
@@ -115,7 +113,7 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 			reason = errNothingRead.Error()
 		}
 	}
-	d.say("sysfs, because "+reason, err)
+	d.say("sysfs", errors.New(reason))
 	if len(kernel.gpus) == 0 {
 		if err == nil {
 			return kernel, "sysfs", nil // a tool without driver and without cards: nothing is there
@@ -128,15 +126,15 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	return kernel, "sysfs", nil
 }
 
-// say logs the path taken, once for every change.
-func (d *Detector) say(path string, err error) {
+// say logs the path taken and why no better one was, once for every change.
+func (d *Detector) say(path string, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.said == path {
 		return
 	}
 	d.said = path
-	d.log.Info("reading nvidia cards", "path", path, "error", err)
+	d.log.Info("reading nvidia cards", "path", path, "why", why)
 }
 
 func (d *Detector) remember(r report) {

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/nomadplugintest"
+)
+
+const standIn = "../../device-plugins/nvidia/testdata/standin"
+
+// binary builds the plugin without cgo, as it must also build.
+func binary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), device.Name)
+	cmd := exec.Command("go", "build", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return path
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abs
+}
+
+func TestConformance(t *testing.T) {
+	plugin := binary(t)
+	t.Run("simulated cards of eight brands", func(t *testing.T) {
+		nomadplugintest.TestDevice(t, plugin, map[string]any{
+			"sim_config": absolute(t, "../../device-plugins/sim/testdata/eight.hcl"), "root": t.TempDir(), "nvidia_smi": "no-such-nvidia-smi",
+			"state_dir": t.TempDir(), "forms": map[string]any{"A100*": "shared"},
+		})
+	})
+	t.Run("a recorded box with a dead card", func(t *testing.T) {
+		t.Setenv("NVIDIA_SMI_BOX", absolute(t, filepath.Join(standIn, "boxes", "a40-one-dead")))
+		nomadplugintest.TestDevice(t, plugin, map[string]any{
+			"root": t.TempDir(), "nvidia_smi": absolute(t, filepath.Join(standIn, "nvidia-smi")), "state_dir": t.TempDir(),
+			"vendors": []any{"nvidia"},
+		})
+	})
+}
+
+func TestOnce(t *testing.T) {
+	t.Setenv("NVIDIA_SMI_BOX", absolute(t, filepath.Join(standIn, "boxes", "h100-mig")))
+	var out, errs bytes.Buffer
+	err := run(context.Background(), []string{
+		"-once", "-sim", "../../device-plugins/sim/testdata/eight.hcl", "-root", t.TempDir(), "-state-dir", t.TempDir(),
+		"-nvidia-smi", absolute(t, filepath.Join(standIn, "nvidia-smi")),
+	}, &out, &errs)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	var found device.Found
+	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
+		t.Fatal(err)
+	}
+	if len(found.Sources) != 9 || len(found.Cards) != 14 || found.Cards[0].DeviceID != "nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb" {
+		t.Errorf("found %d sources, %d cards, first %+v", len(found.Sources), len(found.Cards), found.Cards[0])
+	}
+}
+
+func TestRun_SaysWhatToWrite(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	if err := run(context.Background(), []string{"version"}, &out, &errs); err != nil || !strings.HasPrefix(out.String(), "heteroflow-device ") {
+		t.Errorf("version: %q, %v", out.String(), err)
+	}
+	if err := run(context.Background(), []string{"-sim", "x"}, &out, &errs); err == nil || !strings.Contains(err.Error(), "-once") {
+		t.Errorf("error %v", err)
+	}
+	if err := run(context.Background(), []string{"-once", "-sim", "no-such-file"}, &out, &errs); err == nil {
+		t.Error("an absent file is accepted")
+	}
+}

@@ -1,0 +1,69 @@
+package device
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+func TestConfig_RefusalsSayWhatToWrite(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"slice without unit":    {func(c *Config) { c.SliceMemory = "1" }, `write "1GiB"`},
+		"slices too small":      {func(c *Config) { c.SliceMemory = "1MiB" }, `write "256MiB"`},
+		"period":                {func(c *Config) { c.FingerprintPeriod = "5" }, `write for example "5s"`},
+		"period zero":           {func(c *Config) { c.FingerprintPeriod = "0s" }, `write for example "5s"`},
+		"samples":               {func(c *Config) { c.BadSamples = 0 }, "write 1 or more"},
+		"brand":                 {func(c *Config) { c.Vendors = []string{"nvidea"} }, "write one of nvidia"},
+		"server":                {func(c *Config) { c.Server = "placement:3333" }, `write for example "https://`},
+		"state folder":          {func(c *Config) { c.StateDir = "" }, "write a folder"},
+		"form":                  {func(c *Config) { c.Forms = map[string]string{"A100*": "mig"} }, `write "whole", "shared" or "auto"`},
+		"pattern":               {func(c *Config) { c.Forms = map[string]string{"A[": "whole"} }, "write a UUID"},
+		"several things at one": {func(c *Config) { c.SliceMemory, c.BadSamples = "x", 0 }, "bad_samples"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := DefaultConfig()
+			tc.change(&cfg)
+			if _, err := cfg.check(); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+	if _, err := DefaultConfig().check(); err != nil {
+		t.Errorf("defaults: %v", err)
+	}
+}
+
+func TestConfig_MostExactRuleWins(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.Forms = map[string]string{
+		"*": "shared", "A100*": "whole", "ascend/910B*": "auto", "nvidia/1": "shared", "GPU-x": "auto", "a100-sxm4-*": "shared",
+	}
+	set, err := cfg.check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		card accel.Card
+		want accel.Form
+	}{
+		"any":             {accel.Card{Vendor: accel.AMD, Model: "MI300X", UUID: "u"}, accel.Shared},
+		"model":           {accel.Card{Vendor: accel.NVIDIA, Model: "A100-PCIE-40GB", UUID: "u"}, accel.Whole},
+		"longer model":    {accel.Card{Vendor: accel.NVIDIA, Model: "A100-SXM4-80GB", UUID: "u"}, accel.Shared},
+		"brand and model": {accel.Card{Vendor: accel.Ascend, Model: "910B3", UUID: "u"}, ""},
+		"index":           {accel.Card{Vendor: accel.NVIDIA, Model: "A100-PCIE-40GB", Index: 1, UUID: "u"}, accel.Shared},
+		"uuid":            {accel.Card{Vendor: accel.NVIDIA, Model: "A100-PCIE-40GB", Index: 1, UUID: "GPU-x"}, ""},
+	}
+	for name, tc := range cases {
+		if got := set.fixedForm(tc.card); got != tc.want {
+			t.Errorf("%s: form %q, want %q", name, got, tc.want)
+		}
+	}
+}
