@@ -50,7 +50,7 @@ func Inject(job Tree, r Reading, d engine.Decision, o Options) (Tree, Injection,
 // gives the same token.
 func sign(r Reading, group string, shape engine.TaskShape, o Options) (string, error) {
 	id := sha256.Sum256([]byte(strings.Join([]string{
-		r.Request.Namespace, r.Request.JobID, group, shape.Task, r.Hashes[group],
+		r.Request.Namespace, r.Request.JobID, group, shape.Task, sum(shape.Ask),
 	}, "\x00")))
 	g := grant.Grant{
 		ID: hex.EncodeToString(id[:8]), Tenant: o.Tenant, Namespace: r.Request.Namespace, Job: r.Request.JobID, Group: group, Task: shape.Task,

@@ -1,0 +1,225 @@
+package admission
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/placement-service/engine"
+)
+
+// jobWith is a job whose one task has this accelerator value.
+func jobWith(accelerator string) string {
+	return fmt.Sprintf(`{"ID":"llm","TaskGroups":[{"Name":"serve","Tasks":[{"Name":"vllm","Driver":"heteroflow","Config":{"accelerator":%s}}]}]}`, accelerator)
+}
+
+func TestRead_Asks(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		block string
+		want  accel.Ask
+	}{
+		"empty block is one whole card": {`[{}]`, accel.Ask{Count: 1}},
+		"a map, as JSON jobs write it":  {`{"count":2}`, accel.Ask{Count: 2}},
+		"everything": {
+			`[{"count":2,"memory":"20GiB","compute":30,"qos":"silver","vendor":["nvidia","Ascend"],"model":["A100*"]}]`,
+			accel.Ask{Count: 2, MemoryMiB: 20480, ComputePct: 30, QoS: accel.Silver, Vendors: []accel.Vendor{"nvidia", "ascend"}, Models: []string{"A100*"}},
+		},
+		"decimal unit is converted": {`[{"memory":"20GB"}]`, accel.Ask{Count: 1, MemoryMiB: 19074}},
+		"number written as a float": {`[{"count":2.0}]`, accel.Ask{Count: 2}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := read(t, parse(t, jobWith(c.block)))
+			if diff := cmp.Diff(&c.want, r.Request.Groups[0].Tasks[0].Ask); diff != "" {
+				t.Errorf("ask (-want +got)\n%s", diff)
+			}
+			g := r.Request.Groups[0]
+			if g.Count != 1 || g.CPUMHz != 100 || g.MemoryMiB != 300 || r.Request.Priority != 50 {
+				t.Errorf("defaults of Nomad: %+v", g)
+			}
+		})
+	}
+}
+
+func TestRead_Problems(t *testing.T) {
+	t.Parallel()
+	const at = "TaskGroups[0].Tasks[0].Config.accelerator"
+	cases := map[string]struct {
+		job      string
+		wantPath string
+		wantText string
+	}{
+		"memory without unit":         {jobWith(`[{"memory":"20"}]`), at + ".memory", `write "20GiB" or "20MiB"`},
+		"memory as a number":          {jobWith(`[{"memory":20}]`), at + ".memory", `write "20GiB" or "20MiB"`},
+		"memory as a list":            {jobWith(`[{"memory":["20GiB"]}]`), at + ".memory", `write memory = "20GiB"`},
+		"compute too low":             {jobWith(`[{"memory":"1GiB","compute":5}]`), at + ".compute", "outside 10–100"},
+		"compute too high":            {jobWith(`[{"memory":"1GiB","compute":101}]`), at + ".compute", "outside 10–100"},
+		"compute as text":             {jobWith(`[{"memory":"1GiB","compute":"30"}]`), at + ".compute", "write it without quotes"},
+		"negative count":              {jobWith(`[{"count":-1}]`), at + ".count", "-1 is negative"},
+		"no card":                     {jobWith(`[{"count":0}]`), at + ".count", "write 1 or more"},
+		"half a card":                 {jobWith(`[{"count":0.5}]`), at + ".count", "not a whole number"},
+		"unknown brand":               {jobWith(`[{"vendor":["nvidea"]}]`), at + ".vendor", "write one of nvidia, mthreads"},
+		"brand that is not in a list": {jobWith(`[{"vendor":"nvidia"}]`), at + ".vendor", `write vendor = ["nvidia"]`},
+		"model that is no text":       {jobWith(`[{"model":[1]}]`), at + ".model[0]", `write model = ["A100*"]`},
+		"unknown qos":                 {jobWith(`[{"qos":"platinum"}]`), at + ".qos", "gold, silver or bronze"},
+		"unknown key":                 {jobWith(`[{"gpus":1}]`), at + ".gpus", "it has count, memory"},
+		"two blocks":                  {jobWith(`[{},{}]`), at, "with count"},
+		"not a block":                 {jobWith(`"20GiB"`), at, "is not a block"},
+		"another driver": {
+			strings.Replace(jobWith(`[{}]`), `"heteroflow"`, `"docker"`, 1), at, `write driver = "heteroflow", or a device block`,
+		},
+		"beside a device block": {
+			strings.Replace(jobWith(`[{}]`), `"Driver"`, `"Resources":{"Devices":[{"Name":"nvidia/gpu"}]},"Driver"`, 1),
+			"TaskGroups[0].Tasks[0].Resources.Devices[0]", "leave out one of the two",
+		},
+		"negative allocations": {strings.Replace(jobWith(`[{}]`), `"Tasks"`, `"Count":-2,"Tasks"`, 1), "TaskGroups[0].Count", "-2 is negative"},
+		"count as text":        {strings.Replace(jobWith(`[{}]`), `"Tasks"`, `"Count":"2","Tasks"`, 1), "TaskGroups[0].Count", `"2" is not a whole number`},
+		"groups not in a list": {`{"ID":"j","TaskGroups":{}}`, "TaskGroups", "is not a list"},
+		"a group that is null": {`{"ID":"j","TaskGroups":[null]}`, "TaskGroups[0]", "is not an object"},
+		"one field twice": {
+			strings.Replace(jobWith(`[{}]`), `"Driver"`, `"driver":"docker","Driver"`, 1), "TaskGroups[0].Tasks[0].Driver", "write Driver once",
+		},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, problems := Read(parse(t, c.job))
+			if len(problems) != 1 || problems[0].Path != c.wantPath || !strings.Contains(problems[0].Text, c.wantText) {
+				t.Errorf("got %+v, want one at %s that says %q", problems, c.wantPath, c.wantText)
+			}
+		})
+	}
+}
+
+func TestProblem_InWords(t *testing.T) {
+	t.Parallel()
+	_, problems := Read(parse(t, jobWith(`[{"memory":"20"}]`)))
+	want := `group "serve", task "vllm", TaskGroups[0].Tasks[0].Config.accelerator.memory: memory "20" has no unit: write "20GiB" or "20MiB"`
+	if problems.Error() != want {
+		t.Errorf("got  %s\nwant %s", problems.Error(), want)
+	}
+}
+
+func TestCheck_Cluster(t *testing.T) {
+	t.Parallel()
+	const at = "TaskGroups[0].Tasks[0].Config.accelerator"
+	catalog := engine.CatalogOf(testCluster())
+	cases := map[string]struct{ block, wantPath, wantText string }{
+		"fits":          {`[{"memory":"80GiB"}]`, "", ""},
+		"memory":        {`[{"memory":"81GiB"}]`, at + ".memory", "write at most 80 GiB"},
+		"unknown model": {`[{"model":["B200*"]}]`, at + ".model", "write one of A100-SXM4-80GB, H100-SXM5-80GB"},
+		"absent brand":  {`[{"vendor":["amd"]}]`, at + ".vendor", "it has nvidia"},
+		"count":         {`[{"count":5}]`, at + ".count", "write at most 4"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			problems := Check(read(t, parse(t, jobWith(c.block))), catalog)
+			if c.wantPath == "" {
+				if len(problems) > 0 {
+					t.Errorf("got %v", problems)
+				}
+				return
+			}
+			if len(problems) != 1 || problems[0].Path != c.wantPath || !strings.Contains(problems[0].Text, c.wantText) {
+				t.Errorf("got %+v", problems)
+			}
+		})
+	}
+}
+
+func TestRead_Group(t *testing.T) {
+	t.Parallel()
+	r := read(t, parse(t, `{"ID":"llm","Namespace":"ml","Priority":70,"Datacenters":["*"],
+		"Constraints":[{"LTarget":"${attr.cpu.arch}","RTarget":"amd64","Operand":"="}],
+		"TaskGroups":[
+			{"Name":"plain","Tasks":[{"Name":"x","Driver":"docker","Resources":{"Devices":[{"Name":"nvidia/gpu"}]}}]},
+			{"Name":"serve","Count":2,"Constraints":[{"Operand":"distinct_hosts","RTarget":"true"},
+				{"LTarget":"${node.unique.id}","RTarget":"heteroflow,n1","Operand":"set_contains_any"},
+				{"LTarget":"${attr.nomad.version}","RTarget":">= 1.4.0","Operand":"semver"}],
+			 "Tasks":[
+				{"Name":"vllm","Driver":"heteroflow","Config":{"accelerator":{"memory":"1GiB"}},"Resources":{"CPU":500,"MemoryMB":1024},
+				 "Constraints":[{"LTarget":"${meta.rack}","RTarget":"r1"}]},
+				{"Name":"side","Driver":"docker","Resources":{"Cores":2}}]}]}`))
+	ask := accel.Ask{Count: 1, MemoryMiB: 1024}
+	want := engine.Request{
+		JobID: "llm", Namespace: "ml", Priority: 70, NodePool: "default",
+		Groups: []engine.GroupAsk{{
+			Name: "serve", Count: 2, CPUMHz: 500, MemoryMiB: 1324, DistinctHosts: true,
+			Constraints: []engine.Constraint{{L: "${attr.cpu.arch}", R: "amd64", Operand: "="}, {L: "${meta.rack}", R: "r1", Operand: "="}},
+			Tasks:       []engine.TaskAsk{{Name: "vllm", Driver: "heteroflow", Ask: &ask}, {Name: "side", Driver: "docker"}},
+		}},
+	}
+	if diff := cmp.Diff(want, r.Request); diff != "" {
+		t.Errorf("request (-want +got)\n%s", diff)
+	}
+}
+
+func TestRead_Loose(t *testing.T) {
+	t.Parallel()
+	for extra, want := range map[string]string{
+		`"Type":"system"`: "system", `"Periodic":{"Spec":"@daily"}`: "periodic", `"ParameterizedJob":{}`: "parameterized", `"Type":"batch"`: "",
+	} {
+		if r := read(t, parse(t, strings.Replace(jobWith(`[{}]`), `"ID"`, extra+`,"ID"`, 1))); r.Request.Loose != want {
+			t.Errorf("%s: %q, want %q", extra, r.Request.Loose, want)
+		}
+	}
+}
+
+// FuzzRead holds that no JSON makes the way of a job panic, and that what is read once is read the same again.
+func FuzzRead(f *testing.F) {
+	for _, pattern := range []string{"testdata/golden/*/*.json", "testdata/hash/*/*.json"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(text)
+		}
+	}
+	f.Add([]byte(jobWith(`[{"memory":"20GiB","count":1e400}]`)))
+	f.Add([]byte(`{"TaskGroups":[{"Services":[null],"Tasks":[{"Resources":{"Devices":[null,{"Constraints":[null]}]}}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		job, err := Decode(text)
+		if err != nil {
+			return
+		}
+		r, problems := Read(job)
+		for _, p := range problems {
+			if p.Text == "" {
+				t.Errorf("a problem without text at %q", p.Path)
+			}
+		}
+		_, stale := Apply(job, r, Injection{})
+		if len(stale) != len(r.Request.Groups) {
+			t.Errorf("%d of %d groups stale without an injection", len(stale), len(r.Request.Groups))
+		}
+		first, err := SpecHash(job)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree, err := Decode(again)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if second, err := SpecHash(tree); err != nil || second != first {
+			t.Errorf("hash %q, again %q, %v", first, second, err)
+		}
+	})
+}
