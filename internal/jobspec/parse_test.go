@@ -125,11 +125,11 @@ variable "list" { type = list(string) }
 job "j" {}
 `
 	vars := map[string]string{"text": "007", "number": "60", "list": `["a", "${b}"]`}
-	if _, err := VarFile("a.hcl", []byte(src), vars); err == nil {
+	if _, err := VarFile("a.hcl", []byte(src), "number = 7\nunused = 1\n", vars); err == nil {
 		t.Error("a value that refers to something is taken")
 	}
 	vars["list"] = `["a", "b"]`
-	got, err := VarFile("a.hcl", []byte(src), vars)
+	got, err := VarFile("a.hcl", []byte(src), "number = 7\nunused = 1\n", vars)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,30 +10,53 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// VarFile writes values as given after -var as the text of a variable file, for a server that takes no other form.
-// The types that the job file declares say how the text of a value is meant.
-func VarFile(filename string, src []byte, vars map[string]string) (string, error) {
-	if len(vars) == 0 {
+// Variables names the variables that a job file declares.
+func Variables(filename string, src []byte) (map[string]bool, error) {
+	_, declared, err := declaredIn(filename, src)
+	names := map[string]bool{}
+	for name := range declared {
+		names[name] = true
+	}
+	return names, err
+}
+
+// VarFile writes values of variables as the text of one variable file, for a server that takes no other form: those
+// of the text of a variable file, and those given after -var, which win. The types that the job file declares say
+// how the text of a value is meant.
+func VarFile(filename string, src []byte, varFile string, vars map[string]string) (string, error) {
+	if varFile == "" && len(vars) == 0 {
 		return "", nil
 	}
-	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
-	if diags.HasErrors() {
-		return "", asError(diags)
+	p, declared, err := declaredIn(filename, src)
+	if err != nil {
+		return "", err
 	}
-	p := &parser{src: src, root: &hcl.EvalContext{Functions: functions(false)}}
-	declared := map[string]*variable{}
-	p.declareAll(declared, file.Body.(*hclsyntax.Body)) // ParseConfig returns no other
-	p.varFlags(declared, vars)
+	given := map[string]*variable{}
+	for name, v := range declared {
+		v.set = false // defaults are the server's to fill in
+		given[name] = v
+	}
+	p.varFile(given, varFile)
+	p.varFlags(given, vars)
 	if p.diags.HasErrors() {
 		return "", asError(p.diags)
 	}
 	out := hclwrite.NewEmptyFile()
-	for _, name := range slices.Sorted(maps.Keys(vars)) {
-		value := declared[name].value
-		if value == cty.NilVal {
-			value = cty.NullVal(cty.DynamicPseudoType)
+	for _, name := range slices.Sorted(maps.Keys(given)) {
+		if v := given[name]; v.set {
+			out.Body().SetAttributeValue(name, v.value)
 		}
-		out.Body().SetAttributeValue(name, value)
 	}
 	return string(out.Bytes()), nil
+}
+
+func declaredIn(filename string, src []byte) (*parser, map[string]*variable, error) {
+	file, diags := hclsyntax.ParseConfig(src, filename, hcl.InitialPos)
+	if diags.HasErrors() {
+		return nil, nil, asError(diags)
+	}
+	p := &parser{src: src, root: &hcl.EvalContext{Functions: functions(false), Variables: map[string]cty.Value{}}}
+	declared := map[string]*variable{}
+	p.declareAll(declared, file.Body.(*hclsyntax.Body)) // ParseConfig returns no other
+	return p, declared, asError(p.diags)
 }
