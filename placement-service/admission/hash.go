@@ -67,11 +67,23 @@ func canonical(job Tree) (known, unknown any, err error) {
 	if known, err = treeOf(typed); err != nil {
 		return nil, nil, err
 	}
+	dropServerFields(stripped)
 	unknown = beyond(stripped, known)
 	typed.Canonicalize()
 	settle(&typed)
 	known, err = treeOf(typed)
 	return known, unknown, err
+}
+
+// dropServerFields takes out what only Nomad's servers write into a job and no client can: the namespace of a service.
+func dropServerFields(job Tree) {
+	for _, g := range objects(job, "TaskGroups") {
+		for _, holder := range append(objects(g, "Tasks"), g) {
+			for _, s := range objects(holder, "Services") {
+				unset(s, "Namespace")
+			}
+		}
+	}
 }
 
 func treeOf(job api.Job) (any, error) {

@@ -104,7 +104,8 @@ func write(job Tree, in GroupInjection) {
 		}
 		stripGroup(g)
 		if len(in.Plan.Nodes) > 0 {
-			set(g, "Constraints", append(slices.Clone(getList(g, "Constraints")), any(anyOf(nodeTarget, in.Plan.Nodes))))
+			// First, since Nomad adds its own at the end and compares in order: a job read back and written again is equal.
+			set(g, "Constraints", append([]any{anyOf(nodeTarget, in.Plan.Nodes)}, getList(g, "Constraints")...))
 		}
 		for _, t := range objects(g, "Tasks") {
 			writeTask(t, in)

@@ -229,3 +229,31 @@ func TestStrip_LeavesUsersConstraints(t *testing.T) {
 		t.Errorf("changed\n%s", diff)
 	}
 }
+
+// TestApply_ReadBack feeds what Nomad gives back for an injected job into the service again: it is the same job, and
+// nothing is there twice.
+func TestApply_ReadBack(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/golden/*/nomad-*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no captures: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimPrefix(file, "testdata/golden/"), func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Dir(file)
+			job, back := load(t, filepath.Join(dir, "job.json")), load(t, file)
+			_, in := admit(t, job)
+			if hashOf(t, job) != hashOf(t, back) {
+				t.Errorf("another hash\n%s", cmp.Diff(settled(t, job), settled(t, back)))
+			}
+			out, stale := Apply(back, read(t, back), in)
+			if len(stale) > 0 {
+				t.Errorf("stale %v\n%s", stale, cmp.Diff(read(t, job).Request, read(t, back).Request))
+			}
+			if diff := cmp.Diff(compact(back), compact(out)); diff != "" {
+				t.Errorf("applied again (-read back +applied)\n%s", diff)
+			}
+		})
+	}
+}
