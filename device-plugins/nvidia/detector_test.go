@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -325,5 +326,15 @@ func TestProcesses(t *testing.T) {
 	d := detector(t, standIn(t, "rtx3090-failed-between"))
 	if got, err := d.Processes(ctx, nil); err == nil {
 		t.Errorf("processes %v from a tool that does not list them", got)
+	}
+}
+
+func TestDetector_Suite(t *testing.T) {
+	t.Parallel()
+	for _, box := range []string{"h100-mig", "a40-one-dead", "a40-table-only", "rtx4080"} {
+		t.Run(box, func(t *testing.T) {
+			t.Parallel()
+			detectortest.Run(t, detector(t, standIn(t, box)))
+		})
 	}
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
+	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/server"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 // box is go-nvml's DGX A100 with the calls added that its mock leaves out.
-func box() *dgxa100.Server {
-	server := dgxa100.New()
-	for _, d := range server.Devices {
-		d := d.(*dgxa100.Device)
+func box() *server.Server {
+	s := dgxa100.New()
+	for _, d := range s.Devices {
+		d := d.(*server.Device)
 		d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
 			var p nvml.PciInfo
 			for i, c := range "0000" + d.PciBusID {
@@ -32,14 +33,14 @@ func box() *dgxa100.Server {
 		d.GetEnforcedPowerLimitFunc = func() (uint32, nvml.Return) { return 400000, nvml.SUCCESS }
 		d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) { return nil, nvml.SUCCESS }
 	}
-	return server
+	return s
 }
 
-func byNVML(t *testing.T, server *dgxa100.Server) *Detector {
+func byNVML(t *testing.T, s *server.Server) *Detector {
 	t.Helper()
 	d := New(Config{Root: t.TempDir(), SMI: "no-such-nvidia-smi"}, hclog.NewNullLogger())
 	d.nvml = func() (report, error) {
-		r, ret := readNVML(server)
+		r, ret := readNVML(s)
 		if ret != nvml.SUCCESS {
 			t.Errorf("read: %v", ret)
 		}
@@ -50,14 +51,14 @@ func byNVML(t *testing.T, server *dgxa100.Server) *Detector {
 
 func TestNVML_DGXA100(t *testing.T) {
 	t.Parallel()
-	server := box()
-	d := byNVML(t, server)
+	s := box()
+	d := byNVML(t, s)
 	cards, err := d.Detect(context.Background())
 	if err != nil || len(cards) != 8 {
 		t.Fatalf("%d cards, %v", len(cards), err)
 	}
 	for i, c := range cards {
-		mine := server.Devices[i].(*dgxa100.Device)
+		mine := s.Devices[i].(*server.Device)
 		if c.UUID != mine.UUID || c.PCIAddress != mine.PciBusID || c.Index != i || !c.Health.OK {
 			t.Errorf("card %d: %+v", i, c)
 		}
@@ -69,8 +70,8 @@ func TestNVML_DGXA100(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := samples[cards[3].UUID]; *s.UtilizationPct != 7 || *s.TemperatureC != 30 || s.PowerW != nil || *s.PowerLimitW != 400 {
-		t.Errorf("sample %+v", s)
+	if v := samples[cards[3].UUID]; *v.UtilizationPct != 7 || *v.TemperatureC != 30 || v.PowerW != nil || *v.PowerLimitW != 400 {
+		t.Errorf("sample %+v", v)
 	}
 	if got := d.Nodes(cards[3]); len(got) != 1 || got[0] != "/dev/nvidia3" {
 		t.Errorf("nodes %v", got)
@@ -79,17 +80,17 @@ func TestNVML_DGXA100(t *testing.T) {
 
 func TestNVML_LostCardDoesNotHideItsNeighbours(t *testing.T) {
 	t.Parallel()
-	server := box()
-	get := server.DeviceGetHandleByIndexFunc
-	server.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+	s := box()
+	get := s.DeviceGetHandleByIndexFunc
+	s.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
 		if i == 4 {
 			return nil, nvml.ERROR_GPU_IS_LOST
 		}
 		return get(i)
 	}
-	broken := server.Devices[5].(*dgxa100.Device)
+	broken := s.Devices[5].(*server.Device)
 	broken.GetMemoryInfoFunc = func() (nvml.Memory, nvml.Return) { return nvml.Memory{}, nvml.ERROR_GPU_IS_LOST }
-	cards, err := byNVML(t, server).Detect(context.Background())
+	cards, err := byNVML(t, s).Detect(context.Background())
 	if err != nil || len(cards) != 8 {
 		t.Fatalf("%d cards, %v", len(cards), err)
 	}
@@ -105,8 +106,8 @@ func TestNVML_LostCardDoesNotHideItsNeighbours(t *testing.T) {
 
 func TestNVML_PartitionsWithdrawTheirBoard(t *testing.T) {
 	t.Parallel()
-	server := box()
-	board := server.Devices[1].(*dgxa100.Device)
+	s := box()
+	board := s.Devices[1].(*server.Device)
 	board.MigMode = nvml.DEVICE_MIG_ENABLE
 	board.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
 	board.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
@@ -121,7 +122,7 @@ func TestNVML_PartitionsWithdrawTheirBoard(t *testing.T) {
 			GetMemoryInfoFunc:        func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: 4864 << 20, Used: 1}, nvml.SUCCESS },
 		}, nvml.SUCCESS
 	}
-	d := byNVML(t, server)
+	d := byNVML(t, s)
 	cards, err := d.Detect(context.Background())
 	if err != nil || len(cards) != 9 {
 		t.Fatalf("%d cards, %v", len(cards), err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -256,4 +257,15 @@ func FuzzFile(f *testing.F) {
 			seen[c.UUID] = true
 		}
 	})
+}
+
+func TestDetector_Suite(t *testing.T) {
+	t.Parallel()
+	brands, _ := load(t)
+	for v, d := range brands {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			detectortest.Run(t, d)
+		})
+	}
 }
