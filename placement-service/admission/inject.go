@@ -31,6 +31,9 @@ func Inject(job Tree, r Reading, d engine.Decision, o Options) (Tree, Injection,
 		one := GroupInjection{Group: plan.Name, AskHash: r.Hashes[plan.Name], Count: r.Request.Groups[at].Count, Plan: plan}
 		one.Plan.Placements = nil
 		for _, shape := range plan.Tasks {
+			if len(shape.Blocks) == 0 {
+				continue // a group of no allocations: there is nothing to grant yet
+			}
 			token, err := sign(r, plan.Name, shape, o)
 			if err != nil {
 				return nil, in, err

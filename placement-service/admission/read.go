@@ -165,6 +165,7 @@ func (r *reader) readTask(path string, t map[string]any) (task engine.TaskAsk, c
 	}
 	r.paths[place{r.group, r.task}] = at
 	task.Ask = r.readAsk(at, block)
+	r.limitToImages(path+".Config", config, task.Ask)
 	return task, cpuMHz, memoryMiB
 }
 

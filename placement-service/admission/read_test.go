@@ -73,6 +73,13 @@ func TestRead_Problems(t *testing.T) {
 		"unknown key":                 {jobWith(`[{"gpus":1}]`), at + ".gpus", "it has count, memory"},
 		"two blocks":                  {jobWith(`[{},{}]`), at, "with count"},
 		"not a block":                 {jobWith(`"20GiB"`), at, "is not a block"},
+		"image of an unknown brand": {
+			strings.Replace(jobWith(`[{}]`), `{"acc`, `{"images":{"nvidea":"x"},"acc`, 1), "TaskGroups[0].Tasks[0].Config.images.nvidea", "unknown brand",
+		},
+		"no image for a brand": {
+			strings.Replace(jobWith(`[{"vendor":["nvidia","amd"]}]`), `{"acc`, `{"images":[{"nvidia":"x"}],"acc`, 1),
+			"TaskGroups[0].Tasks[0].Config.images", `add amd = "…"`,
+		},
 		"another driver": {
 			strings.Replace(jobWith(`[{}]`), `"heteroflow"`, `"docker"`, 1), at, `write driver = "heteroflow", or a device block`,
 		},
@@ -133,6 +140,20 @@ func TestCheck_Cluster(t *testing.T) {
 				t.Errorf("got %+v", problems)
 			}
 		})
+	}
+}
+
+func TestRead_ImagesLimitBrands(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string][]accel.Vendor{
+		`{"images":{"ascend":"y","nvidia":"x"},"acc`:             {accel.NVIDIA, accel.Ascend},
+		`{"images":{"ascend":"y"},"image":"for the others","acc`: nil,
+		`{"image":"x","acc`: nil,
+	} {
+		r := read(t, parse(t, strings.Replace(jobWith(`[{}]`), `{"acc`, config, 1)))
+		if diff := cmp.Diff(want, r.Request.Groups[0].Tasks[0].Ask.Vendors); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", config, diff)
+		}
 	}
 }
 

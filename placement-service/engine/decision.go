@@ -44,6 +44,8 @@ type Block struct {
 type Allow struct {
 	Attribute string   `json:"attribute"` // target, such as "${device.attr.uuid}"
 	Values    []string `json:"values"`    // sorted
+	// Measure means that the one value is an amount with a unit, to be compared as such and not as text.
+	Measure bool `json:"measure,omitempty"`
 }
 
 // Placement is one allocation.

@@ -3,7 +3,6 @@ package engine
 import (
 	"fmt"
 	"strings"
-	"testing"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -175,9 +174,4 @@ func cardWord(n *Node, group, rest string) string {
 		}
 	}
 	return rest
-}
-
-func decideOne(t *testing.T, s Snapshot, r Request) Decision {
-	t.Helper()
-	return New(Config{}).Decide(s, r)
 }

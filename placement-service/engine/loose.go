@@ -58,14 +58,17 @@ func looseBlock(s Snapshot, r Request, a accel.Ask) (Block, Code, string) {
 	}
 	models := acceptedModels(s, a)
 	if a.Whole() {
-		b := Block{Device: accel.Whole.DeviceType(), Count: a.Count, Allow: []Allow{{attrType, []string{accel.Whole.DeviceType()}}}}
+		b := Block{Device: accel.Whole.DeviceType(), Count: a.Count, Allow: []Allow{{Attribute: attrType, Values: []string{accel.Whole.DeviceType()}}}}
 		return limit(b, a, models), "", ""
 	}
 	unit := commonUnit(s, a)
 	units := a.Units(unit)
 	b := Block{
 		Device: accel.Shared.DeviceType(), Count: units,
-		Allow: []Allow{{attrType, []string{accel.Shared.DeviceType()}}, {attrUnit, []string{strconv.FormatUint(unit, 10) + " MiB"}}},
+		Allow: []Allow{
+			{Attribute: attrType, Values: []string{accel.Shared.DeviceType()}},
+			{Attribute: attrUnit, Values: []string{strconv.FormatUint(unit, 10) + " MiB"}, Measure: true},
+		},
 	}
 	return limit(b, a, models), "", ""
 }
@@ -78,10 +81,10 @@ func limit(b Block, a accel.Ask, models []string) Block {
 			names = append(names, string(v))
 		}
 		slices.Sort(names)
-		b.Allow = append(b.Allow, Allow{attrVendor, slices.Compact(names)})
+		b.Allow = append(b.Allow, Allow{Attribute: attrVendor, Values: slices.Compact(names)})
 	}
 	if len(a.Models) > 0 && len(models) > 0 {
-		b.Allow = append(b.Allow, Allow{attrModel, models})
+		b.Allow = append(b.Allow, Allow{Attribute: attrModel, Values: models})
 	}
 	return b
 }

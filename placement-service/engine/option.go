@@ -47,7 +47,10 @@ func (w *work) options(task int) []option {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b option) int {
-		return cmp.Or(cmp.Compare(preference(a.form), preference(b.form)), cmp.Compare(a.waste, b.waste), cmp.Compare(a.units, b.units))
+		return cmp.Or(
+			cmp.Compare(preference(a.form), preference(b.form)), cmp.Compare(a.waste, b.waste),
+			cmp.Compare(a.units, b.units), cmp.Compare(a.unitMiB, b.unitMiB), cmp.Compare(a.total, b.total),
+		)
 	})
 	return out
 }

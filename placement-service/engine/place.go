@@ -196,7 +196,7 @@ func (w *work) trial(n int, items []item, allocations int) float64 {
 
 // maxSteps bounds the search on one node. Tasks with one block need one step; several tasks on a nearly full node may
 // need to give back a choice.
-const maxSteps = 256
+const maxSteps = 96
 
 // choose picks a pool for the item after the picks made so far and then for the others, best pool first.
 func (w *work) choose(n int, items []item, allocations int) (float64, bool) {
@@ -205,6 +205,9 @@ func (w *work) choose(n int, items []item, allocations int) (float64, bool) {
 		return 0, true
 	}
 	it := items[at]
+	if it.block == 0 && it.option.blocks > 1 && !w.enough(n, it, allocations) {
+		return 0, false
+	}
 	last := math.Inf(1)
 	lastPool := -1
 	for w.steps < maxSteps {
@@ -224,6 +227,20 @@ func (w *work) choose(n int, items []item, allocations int) (float64, bool) {
 		last, lastPool = worth, p
 	}
 	return 0, false
+}
+
+// enough reports whether a task that takes several pools finds as many, so that a node with fewer is not searched.
+func (w *work) enough(n int, it item, allocations int) bool {
+	found := 0
+	for p := w.first[n]; p < w.first[n+1] && found < it.option.blocks; p++ {
+		if w.why[it.task][p] != "" || it.option.keep == nil && !it.option.accepts(it.block, w.pool(n, p)) {
+			continue
+		}
+		if _, ok := w.worthOf(n, p, it, allocations); ok {
+			found++
+		}
+	}
+	return found >= it.option.blocks
 }
 
 // nextPool is the best pool of the node for the item that comes after the last one tried.

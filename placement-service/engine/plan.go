@@ -62,8 +62,11 @@ func (w *work) quality(t int) accel.QoS {
 		return q
 	}
 	weakest := accel.Gold
-	if w.tasks[t].Ask.Whole() {
+	switch {
+	case w.tasks[t].Ask.Whole():
 		return weakest
+	case len(w.bound) == 0:
+		return accel.Bronze
 	}
 	for _, b := range w.bound {
 		for i, it := range b.items {

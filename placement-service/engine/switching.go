@@ -187,6 +187,7 @@ func usedSwitches(d Decision, cards map[place]imagined) []Switch {
 		if card.to == accel.Shared {
 			n = min(n, 1) // its units are slices of one card
 		}
+		slices.Sort(card.cards)
 		for _, uuid := range card.cards[:max(0, min(n, len(card.cards)))] {
 			out = append(out, Switch{NodeID: at.node, CardUUID: uuid, To: card.to})
 		}
