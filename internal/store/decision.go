@@ -30,13 +30,16 @@ func (s *Store) AddDecision(ctx context.Context, d Decision) error {
 	if d.ID == "" {
 		d.ID = NewID()
 	}
+	if err := checkNames(d.ID, d.Namespace, d.JobID); err != nil {
+		return fmt.Errorf("add decision: %w", err)
+	}
 	if d.At.IsZero() {
 		d.At = s.now()
 	}
 	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
 		_, err := q.InsertDecision(ctx, sqlgen.InsertDecisionParams{
 			ID: d.ID, Namespace: d.Namespace, JobID: d.JobID, Outcome: d.Outcome, ReasonCode: d.ReasonCode,
-			Reason: d.Reason, DecidedAt: micros(d.At), Input: text(d.Input), Output: text(d.Output),
+			Reason: clean(d.Reason), DecidedAt: micros(d.At), Input: clean(text(d.Input)), Output: clean(text(d.Output)),
 		})
 		if err != nil {
 			return err
@@ -53,6 +56,9 @@ func (s *Store) AddDecision(ctx context.Context, d Decision) error {
 
 // Decisions lists at most limit decisions of a job, newest first.
 func (s *Store) Decisions(ctx context.Context, namespace, jobID string, limit int) ([]Decision, error) {
+	if !storable(namespace, jobID) {
+		return []Decision{}, nil
+	}
 	rows, err := s.reader().ListDecisions(ctx, sqlgen.ListDecisionsParams{
 		Namespace: namespace, JobID: jobID, MaxRows: Page{Limit: limit}.limit(),
 	})

@@ -36,7 +36,7 @@ func (s *Store) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error
 		e.CreatedAt = s.now()
 	}
 	if err := e.check(); err != nil {
-		return Endpoint{}, fmt.Errorf("create endpoint of model %s: %w", e.Model, err)
+		return Endpoint{}, fmt.Errorf("create endpoint: %w", err)
 	}
 	n, err := s.writer().InsertEndpoint(ctx, sqlgen.InsertEndpointParams{
 		ID: e.ID, Tenant: e.Tenant, Model: e.Model, Service: e.Service, Policy: e.Policy, CreatedAt: micros(e.CreatedAt),
@@ -52,6 +52,9 @@ func (s *Store) CreateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error
 }
 
 func (e *Endpoint) check() error {
+	if err := checkNames(e.ID, e.Tenant, e.Model, e.Service); err != nil {
+		return err
+	}
 	if e.Policy == "" {
 		e.Policy = RoundRobin
 	}
@@ -63,12 +66,18 @@ func (e *Endpoint) check() error {
 
 // Endpoint finds one endpoint, or ErrNotFound.
 func (s *Store) Endpoint(ctx context.Context, id string) (Endpoint, error) {
+	if !storable(id) {
+		return Endpoint{}, fmt.Errorf("endpoint: %w", ErrNotFound)
+	}
 	row, err := s.reader().GetEndpoint(ctx, id)
 	return foundEndpoint(row, err, "endpoint "+id)
 }
 
 // EndpointByModel finds the endpoint that serves the model, or ErrNotFound.
 func (s *Store) EndpointByModel(ctx context.Context, model string) (Endpoint, error) {
+	if !storable(model) {
+		return Endpoint{}, fmt.Errorf("endpoint of model: %w", ErrNotFound)
+	}
 	row, err := s.reader().GetEndpointByModel(ctx, model)
 	return foundEndpoint(row, err, "endpoint of model "+model)
 }
@@ -102,7 +111,7 @@ func (s *Store) ListEndpoints(ctx context.Context, tenant string, page Page) (ou
 // version is another or the model is taken.
 func (s *Store) UpdateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error) {
 	if err := e.check(); err != nil {
-		return Endpoint{}, fmt.Errorf("update endpoint %s: %w", e.ID, err)
+		return Endpoint{}, fmt.Errorf("update endpoint: %w", err)
 	}
 	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
 		have, err := q.GetEndpoint(ctx, e.ID)
@@ -137,6 +146,9 @@ func (s *Store) UpdateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error
 
 // DeleteEndpoint deletes an endpoint of the tenant, or of anyone when tenant is empty. ErrNotFound when there is none.
 func (s *Store) DeleteEndpoint(ctx context.Context, tenant, id string) error {
+	if !storable(id) {
+		return fmt.Errorf("endpoint: %w", ErrNotFound)
+	}
 	var n int64
 	var err error
 	if tenant == "" {

@@ -39,6 +39,10 @@ func (s *Store) PutIntent(ctx context.Context, in Intent) (Intent, error) {
 	if in.ID == "" {
 		in.ID = NewID()
 	}
+	if err := checkNames(in.ID, in.NodeID, in.CardUUID, in.Form); err != nil {
+		return Intent{}, fmt.Errorf("put intent: %w", err)
+	}
+	in.Reason = clean(in.Reason)
 	// The open intent that stands in the way may be closed before it is read: then there is room for ours.
 	for range txTries {
 		now := s.now()
@@ -71,6 +75,9 @@ func (s *Store) PutIntent(ctx context.Context, in Intent) (Intent, error) {
 
 // Intent finds one intent, or ErrNotFound.
 func (s *Store) Intent(ctx context.Context, id string) (Intent, error) {
+	if !storable(id) {
+		return Intent{}, fmt.Errorf("intent: %w", ErrNotFound)
+	}
 	row, err := s.reader().GetIntent(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return Intent{}, fmt.Errorf("intent %s: %w", id, ErrNotFound)
@@ -104,6 +111,9 @@ func (s *Store) OpenIntents(ctx context.Context, cards []string) ([]Intent, erro
 // ClaimIntent takes a wanted intent for the one who will carry it out. won is false when it is not wanted any more
 // or has another version.
 func (s *Store) ClaimIntent(ctx context.Context, id string, version int64, by string) (won bool, err error) {
+	if !storable(id, by) {
+		return false, nil
+	}
 	n, err := s.writer().ClaimIntent(ctx, sqlgen.ClaimIntentParams{
 		ID: id, Version: version, ClaimedBy: by, UpdatedAt: micros(s.now()),
 	})
@@ -118,8 +128,11 @@ func (s *Store) ReportIntent(ctx context.Context, id, state, reason string) (won
 	if state != IntentDone && state != IntentFailed {
 		return false, fmt.Errorf("report intent %s as %q: %w: write %q or %q", id, state, ErrInvalid, IntentDone, IntentFailed)
 	}
+	if !storable(id) {
+		return false, nil
+	}
 	n, err := s.writer().ReportIntent(ctx, sqlgen.ReportIntentParams{
-		ID: id, State: state, Reason: reason, UpdatedAt: micros(s.now()),
+		ID: id, State: state, Reason: clean(reason), UpdatedAt: micros(s.now()),
 	})
 	if err != nil {
 		return false, fmt.Errorf("report intent %s: %w", id, err)

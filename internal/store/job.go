@@ -49,6 +49,13 @@ type JobFilter struct {
 // PutJob stores the job if its Version is still the stored one, or, with Version 0, if there is no such job, and
 // returns it with its new version. ErrConflict otherwise. CreatedAt and QueuedAt are now when zero.
 func (s *Store) PutJob(ctx context.Context, j Job) (Job, error) {
+	if err := checkNames(j.Tenant, j.Namespace, j.ID, j.User, j.EvalID); err != nil {
+		return Job{}, fmt.Errorf("put job: %w", err)
+	}
+	j.Reason = clean(j.Reason)
+	if !storable(text(j.Spec), text(j.Injection)) {
+		return Job{}, fmt.Errorf("put job %s/%s: a spec with broken UTF-8 is %w", j.Namespace, j.ID, ErrInvalid)
+	}
 	j.UpdatedAt = s.now()
 	if j.CreatedAt.IsZero() {
 		j.CreatedAt = j.UpdatedAt
@@ -87,12 +94,18 @@ func (s *Store) putJob(ctx context.Context, j Job) (int64, error) {
 
 // Job finds one job, or ErrNotFound.
 func (s *Store) Job(ctx context.Context, namespace, id string) (Job, error) {
+	if !storable(namespace, id) {
+		return Job{}, fmt.Errorf("job: %w", ErrNotFound)
+	}
 	row, err := s.reader().GetJob(ctx, sqlgen.GetJobParams{Namespace: namespace, ID: id})
 	return foundJob(row, err, "job "+namespace+"/"+id)
 }
 
 // JobByEval finds the job that waits under the synthetic evaluation, or ErrNotFound.
 func (s *Store) JobByEval(ctx context.Context, evalID string) (Job, error) {
+	if !storable(evalID) {
+		return Job{}, fmt.Errorf("job of evaluation: %w", ErrNotFound)
+	}
 	row, err := s.reader().GetJobByEval(ctx, evalID)
 	return foundJob(row, err, "job of evaluation "+evalID)
 }
@@ -102,6 +115,9 @@ func (s *Store) ListJobs(ctx context.Context, f JobFilter, page Page) (jobs []Jo
 	at, key, err := page.position(2)
 	if err != nil {
 		return nil, "", fmt.Errorf("list jobs: %w", err)
+	}
+	if !storable(f.Tenant, f.Namespace, f.State, f.Prefix) {
+		return []Job{}, "", nil
 	}
 	limit := page.limit()
 	rows, err := s.reader().ListJobs(ctx, sqlgen.ListJobsParams{
@@ -131,6 +147,9 @@ func (s *Store) WaitingJobs(ctx context.Context, limit int) ([]Job, error) {
 
 // DeleteJob forgets a job. ErrNotFound when there is none.
 func (s *Store) DeleteJob(ctx context.Context, namespace, id string) error {
+	if !storable(namespace, id) {
+		return fmt.Errorf("job: %w", ErrNotFound)
+	}
 	n, err := s.writer().DeleteJob(ctx, sqlgen.DeleteJobParams{Namespace: namespace, ID: id})
 	return oneRow(n, err, "delete job "+namespace+"/"+id)
 }

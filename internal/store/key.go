@@ -32,6 +32,9 @@ func (s *Store) CreateKey(ctx context.Context, k Key) error {
 }
 
 func createKey(ctx context.Context, q *sqlgen.Queries, k Key) error {
+	if err := checkNames(append([]string{k.ID, k.Name, k.Tenant}, k.Endpoints...)...); err != nil {
+		return fmt.Errorf("create key: %w", err)
+	}
 	endpoints, err := json.Marshal(k.Endpoints)
 	if err != nil {
 		return fmt.Errorf("encode endpoints of key %s: %w", k.ID, err)
@@ -102,6 +105,9 @@ func (s *Store) ListKeys(ctx context.Context, tenant string, page Page) (keys []
 
 // DeleteKey deletes a key of the tenant, or of anyone when tenant is empty. ErrNotFound when there is none.
 func (s *Store) DeleteKey(ctx context.Context, tenant, id string) error {
+	if !storable(id) {
+		return fmt.Errorf("key: %w", ErrNotFound)
+	}
 	var n int64
 	var err error
 	if tenant == "" {

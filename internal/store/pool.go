@@ -47,6 +47,9 @@ func (s *Store) PutPools(ctx context.Context, nodeID string, pools []Pool) error
 func checkPools(nodeID string, pools []Pool) (map[string]Pool, error) {
 	want := make(map[string]Pool, len(pools))
 	for _, p := range pools {
+		if err := checkNames(nodeID, p.Group); err != nil {
+			return nil, err
+		}
 		if p.NodeID != "" && p.NodeID != nodeID {
 			return nil, fmt.Errorf("pool %s belongs to node %s: %w", p.Group, p.NodeID, ErrInvalid)
 		}

@@ -50,7 +50,13 @@ func (r Reservation) check() error {
 	if r.ID == "" || r.JobID == "" || len(r.Claims) == 0 {
 		return fmt.Errorf("a reservation without id, job or claims is %w", ErrInvalid)
 	}
+	if err := checkNames(r.ID, r.Tenant, r.Namespace, r.JobID); err != nil {
+		return err
+	}
 	for _, c := range r.Claims {
+		if err := checkNames(c.NodeID, c.Group, c.TaskGroup, c.Task, c.AllocID); err != nil {
+			return err
+		}
 		if c.Units <= 0 || c.NodeID == "" || c.Group == "" {
 			return fmt.Errorf("a claim of %d units of %q on node %q is %w", c.Units, c.Group, c.NodeID, ErrInvalid)
 		}
@@ -147,6 +153,9 @@ func (s *Store) Extend(ctx context.Context, id string, until time.Time) (won boo
 
 // Release gives back all that the job holds. A job that holds nothing is no error.
 func (s *Store) Release(ctx context.Context, namespace, jobID string) error {
+	if !storable(namespace, jobID) {
+		return nil
+	}
 	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
 		row, err := q.LockOpenReservation(ctx, sqlgen.LockOpenReservationParams{Namespace: namespace, JobID: jobID})
 		if errors.Is(err, sql.ErrNoRows) {
@@ -171,6 +180,9 @@ func (s *Store) Release(ctx context.Context, namespace, jobID string) error {
 
 // ReservationOf finds the job's open reservation, or ErrNotFound.
 func (s *Store) ReservationOf(ctx context.Context, namespace, jobID string) (Reservation, error) {
+	if !storable(namespace, jobID) {
+		return Reservation{}, fmt.Errorf("reservation: %w", ErrNotFound)
+	}
 	row, err := s.reader().GetOpenReservation(ctx, sqlgen.GetOpenReservationParams{Namespace: namespace, JobID: jobID})
 	if errors.Is(err, sql.ErrNoRows) {
 		return Reservation{}, fmt.Errorf("reservation of job %s/%s: %w", namespace, jobID, ErrNotFound)

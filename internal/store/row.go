@@ -136,7 +136,7 @@ func (p Page) position(n int) (at int64, parts []string, err error) {
 	if err == nil {
 		err = json.Unmarshal(body, &c)
 	}
-	if err != nil || len(c.Key) != n {
+	if err != nil || len(c.Key) != n || !storable(c.Key...) {
 		return 0, nil, fmt.Errorf("cursor %q: %w", p.Cursor, ErrBadCursor)
 	}
 	return c.At, c.Key, nil

@@ -11,6 +11,9 @@ import (
 
 // Setting reads one setting, or ErrNotFound.
 func (s *Store) Setting(ctx context.Context, name string) (string, error) {
+	if !storable(name) {
+		return "", fmt.Errorf("setting: %w", ErrNotFound)
+	}
 	value, err := s.reader().GetSetting(ctx, name)
 	if errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("setting %s: %w", name, ErrNotFound)

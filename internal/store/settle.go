@@ -19,6 +19,9 @@ import (
 // the store knows the job by, else of none. Repeating it changes nothing.
 func (s *Store) Settle(ctx context.Context, namespace, jobID string, live []Claim, pending int) error {
 	live, err := mergeLive(live)
+	if err == nil {
+		err = checkNames(namespace, jobID)
+	}
 	if err != nil {
 		return fmt.Errorf("settle job %s/%s: %w", namespace, jobID, err)
 	}
@@ -194,6 +197,9 @@ func mergeLive(live []Claim) ([]Claim, error) {
 	out := make([]Claim, 0, len(live))
 	at := map[Claim]int{}
 	for _, c := range live {
+		if err := checkNames(c.NodeID, c.Group, c.TaskGroup, c.Task, c.AllocID); err != nil {
+			return nil, err
+		}
 		if c.AllocID == "" || c.Units <= 0 || c.NodeID == "" || c.Group == "" {
 			return nil, fmt.Errorf("a live claim of %d units of %q on node %q by allocation %q is %w",
 				c.Units, c.Group, c.NodeID, c.AllocID, ErrInvalid)

@@ -104,25 +104,24 @@ func TestOpen_SQLitePragmasHoldOnEveryConnection(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for pragma, want := range map[string]string{"journal_mode": "wal", "foreign_keys": "1", "busy_timeout": "5000"} {
-		for range sqliteReaders {
-			conn, err := s.read.Conn(t.Context()) // kept, so that the next is another
-			if err != nil {
-				t.Fatal(err)
+	for range sqliteReaders {
+		conn, err := s.read.Conn(t.Context()) // kept, so that the next is another
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := conn.Close(); err != nil {
+				t.Error(err)
 			}
-			defer func() {
-				if err := conn.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
+		}()
+		for pragma, want := range map[string]string{"journal_mode": "wal", "foreign_keys": "1", "busy_timeout": "5000"} {
 			var got string
 			if err := conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got); err != nil || got != want {
 				t.Errorf("%s is %s (%v), want %s", pragma, got, err, want)
 			}
-			if _, err := conn.ExecContext(t.Context(), "DELETE FROM settings"); err == nil {
-				t.Error("a reader wrote")
-			}
-			break
+		}
+		if _, err := conn.ExecContext(t.Context(), "DELETE FROM settings"); err == nil {
+			t.Error("a reader wrote")
 		}
 	}
 }

@@ -48,9 +48,11 @@ const usageColumns = "id, tenant, key_id, endpoint_id, model, service, backend, 
 // usageBatch keeps one statement well below SQLite's 32,766 parameters.
 const usageBatch = 500
 
+// Texts are cleaned: the model is whatever a client asked for, and one bad name must not lose a batch.
 func usageArgs(u Usage) []any {
 	return []any{
-		u.ID, u.Tenant, u.KeyID, u.EndpointID, u.Model, u.Service, u.Backend, u.Operation, u.End, u.Stream,
+		clean(u.ID), clean(u.Tenant), clean(u.KeyID), clean(u.EndpointID), clean(u.Model), clean(u.Service),
+		clean(u.Backend), clean(u.Operation), clean(u.End), u.Stream,
 		nullInt(u.PromptTokens), nullInt(u.CompletionTokens), int64(u.Status), int64(u.Tries),
 		micros(u.StartedAt), u.Duration.Microseconds(), u.FirstByte.Microseconds(),
 	}

@@ -67,6 +67,7 @@ func Run(t *testing.T, open Open) {
 		"Intents":      testIntents,
 		"Endpoints":    testEndpoints,
 		"Usage":        testUsage,
+		"Text":         testText,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
