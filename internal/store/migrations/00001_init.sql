@@ -48,6 +48,8 @@ CREATE TABLE reservations (
 );
 CREATE UNIQUE INDEX reservations_one_open_per_job ON reservations (namespace, job_id)
     WHERE state IN ('reserved', 'submitted', 'confirmed');
+CREATE INDEX reservations_open_created ON reservations (created_at, id)
+    WHERE state IN ('reserved', 'submitted', 'confirmed');
 CREATE INDEX reservations_expiry ON reservations (expires_at)
     WHERE state IN ('reserved', 'submitted');
 CREATE INDEX reservations_created ON reservations (created_at, id);

@@ -47,6 +47,13 @@ WHERE tenant = @tenant AND created_at >= @after_created AND (created_at > @after
 ORDER BY created_at, id
 LIMIT @max_rows;
 
+-- name: ListOpenReservations :many
+SELECT * FROM reservations
+WHERE state IN ('reserved', 'submitted', 'confirmed')
+  AND created_at >= @after_created AND (created_at > @after_created OR id > @after_id)
+ORDER BY created_at, id
+LIMIT @max_rows;
+
 -- name: DeleteClosedReservations :execrows
 DELETE FROM reservations WHERE state IN ('released', 'expired') AND created_at < @before;
 

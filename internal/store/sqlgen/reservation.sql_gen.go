@@ -227,6 +227,52 @@ func (q *Queries) ListExpiredReservations(ctx context.Context, arg ListExpiredRe
 	return items, nil
 }
 
+const listOpenReservations = `-- name: ListOpenReservations :many
+SELECT id, tenant, namespace, job_id, state, created_at, expires_at, version FROM reservations
+WHERE state IN ('reserved', 'submitted', 'confirmed')
+  AND created_at >= $1 AND (created_at > $1 OR id > $2)
+ORDER BY created_at, id
+LIMIT $3
+`
+
+type ListOpenReservationsParams struct {
+	AfterCreated int64
+	AfterID      string
+	MaxRows      int32
+}
+
+func (q *Queries) ListOpenReservations(ctx context.Context, arg ListOpenReservationsParams) ([]Reservation, error) {
+	rows, err := q.db.QueryContext(ctx, listOpenReservations, arg.AfterCreated, arg.AfterID, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Reservation
+	for rows.Next() {
+		var i Reservation
+		if err := rows.Scan(
+			&i.ID,
+			&i.Tenant,
+			&i.Namespace,
+			&i.JobID,
+			&i.State,
+			&i.CreatedAt,
+			&i.ExpiresAt,
+			&i.Version,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listReservations = `-- name: ListReservations :many
 SELECT id, tenant, namespace, job_id, state, created_at, expires_at, version FROM reservations
 WHERE created_at >= $1 AND (created_at > $1 OR id > $2)

@@ -166,6 +166,11 @@ func reserveListed(t *testing.T, s *store.Store) {
 	same(t, ops, list("ops"))
 
 	ok(t, s.Release(ctx, "default", "job0"))
+	var open []string
+	for _, r := range allPages(t, func(p store.Page) ([]store.Reservation, string, error) { return s.OpenReservations(ctx, p) }) {
+		open = append(open, r.ID)
+	}
+	same(t, all[1:], open)
 	same(t, 0, ok2(s.ForgetClosed(ctx, epoch))(t))
 	same(t, 1, ok2(s.ForgetClosed(ctx, epoch.Add(time.Second)))(t))
 	same(t, all[1:], list(""))
