@@ -175,7 +175,6 @@ func (e KeyKind) Valid() bool {
 const (
 	KeyRoleAdmin  KeyRole = "admin"
 	KeyRoleMember KeyRole = "member"
-	KeyRoleNode   KeyRole = "node"
 	KeyRoleViewer KeyRole = "viewer"
 )
 
@@ -185,8 +184,6 @@ func (e KeyRole) Valid() bool {
 	case KeyRoleAdmin:
 		return true
 	case KeyRoleMember:
-		return true
-	case KeyRoleNode:
 		return true
 	case KeyRoleViewer:
 		return true
@@ -555,8 +552,10 @@ type KeyCreate struct {
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
 
 	// Kind admin and tenant: people and programs; node: device plugins; endpoint: users of the gateway
-	Kind KeyKind  `json:"kind"`
-	Name string   `json:"name"`
+	Kind KeyKind `json:"kind"`
+	Name string  `json:"name"`
+
+	// Role Of a tenant key; the other kinds have one role each
 	Role *KeyRole `json:"role,omitempty"`
 
 	// Tenant The caller's own when left out
@@ -580,7 +579,7 @@ type KeyList struct {
 	NextCursor *string `json:"next_cursor,omitempty"`
 }
 
-// KeyRole defines model for KeyRole.
+// KeyRole Of a tenant key; the other kinds have one role each
 type KeyRole string
 
 // Memory Absent when the card does not report its memory

@@ -51,9 +51,7 @@ func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 		}
 	}
 	if !s.World.IsReady() {
-		return placed{decision: &engine.Decision{Refusal: &engine.Refusal{
-			Code: codeNotReady, Sentence: "the state of the cluster is not known yet: the job is tried as soon as Nomad has told it",
-		}}}, nil
+		return notReady(), nil
 	}
 	s.deciding.Lock()
 	defer s.deciding.Unlock()

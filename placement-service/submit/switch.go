@@ -15,8 +15,9 @@ import (
 // It is of this process only: a service that was restarted, or another instance, at worst places a job that makes
 // the card not empty, and the switch is asked for again later.
 type switchBook struct {
-	mu   sync.Mutex
-	held map[string]hold // card UUID
+	mu      sync.Mutex
+	changed chan struct{}   // closed when an intent was stated
+	held    map[string]hold // card UUID
 }
 
 type hold struct {
@@ -24,7 +25,9 @@ type hold struct {
 	until time.Time
 }
 
-func newSwitchBook() *switchBook { return &switchBook{held: map[string]hold{}} }
+func newSwitchBook() *switchBook {
+	return &switchBook{changed: make(chan struct{}), held: map[string]hold{}}
+}
 
 // hold makes cards that are being switched for other jobs look taken.
 func (b *switchBook) hold(s *engine.Snapshot, key watch.JobKey) {
@@ -89,7 +92,22 @@ func (s *Submitter) want(ctx context.Context, key watch.JobKey, switches []engin
 		if err != nil {
 			return databaseError(err)
 		}
+		s.switches.notify()
 		s.log.Info("form switch wanted", "node_id", sw.NodeID, "card", sw.CardUUID, "form", sw.To, "job_id", key.ID)
 	}
 	return nil
+}
+
+func (b *switchBook) notify() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// IntentStated is closed when this instance states the next intent.
+func (s *Submitter) IntentStated() <-chan struct{} {
+	s.switches.mu.Lock()
+	defer s.switches.mu.Unlock()
+	return s.switches.changed
 }

@@ -4,6 +4,7 @@
 package watch
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -296,4 +297,32 @@ func (w *World) JobOf(allocID string) (JobKey, bool) {
 		return a.Job, true
 	}
 	return JobKey{}, false
+}
+
+// CardsOf are the cards behind instances of a device group, sorted, each once.
+func (w *World) CardsOf(nodeID, group string, instances []string) []string {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	var out []string
+	for _, id := range instances {
+		if card := w.cardOf(nodeID, group, id); !slices.Contains(out, card) {
+			out = append(out, card)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Pool is one device group of a node.
+func (w *World) Pool(nodeID, group string) (engine.Pool, bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if v := w.nodes[nodeID]; v != nil {
+		for _, p := range v.engine.Pools {
+			if p.Group == group {
+				return p, true
+			}
+		}
+	}
+	return engine.Pool{}, false
 }

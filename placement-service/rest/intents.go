@@ -1,0 +1,83 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/heteroflow/heteroflow/api"
+	"github.com/heteroflow/heteroflow/internal/httpx"
+	"github.com/heteroflow/heteroflow/internal/store"
+)
+
+const (
+	// longestWait is how long a device plugin may wait for an intent.
+	longestWait = 60 * time.Second
+	// intentPoll is how often intents stated by other instances are looked for.
+	intentPoll = time.Second
+)
+
+// ListIntents waits for intents about the caller's cards.
+func (s *server) ListIntents(ctx context.Context, r api.ListIntentsRequestObject) (api.ListIntentsResponseObject, error) {
+	wait, err := time.ParseDuration(val(r.Params.Wait))
+	if err != nil && r.Params.Wait != nil {
+		return nil, httpx.NewProblem(http.StatusBadRequest, "bad_parameter", "wait: write a time such as 30s")
+	}
+	end := s.Clock.After(min(wait, longestWait))
+	for {
+		stated := s.Submit.IntentStated()
+		open, err := s.Store.OpenIntents(ctx, r.Params.Card)
+		if err != nil {
+			return nil, err
+		}
+		if len(open) > 0 || wait <= 0 {
+			return intentList(open), nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-end:
+			return intentList(nil), nil
+		case <-stated:
+		case <-s.Clock.After(intentPoll):
+		}
+	}
+}
+
+func intentList(open []store.Intent) api.ListIntents200JSONResponse {
+	out := api.ListIntents200JSONResponse{Items: []api.Intent{}}
+	for _, in := range open {
+		out.Items = append(out.Items, api.Intent{
+			ID: in.ID, NodeID: ref(in.NodeID), CardUUID: in.CardUUID, Form: in.Form, State: api.IntentState(in.State), Version: in.Version,
+		})
+	}
+	return out
+}
+
+// ClaimIntent lets one claimant win.
+func (s *server) ClaimIntent(ctx context.Context, r api.ClaimIntentRequestObject) (api.ClaimIntentResponseObject, error) {
+	who := whoOf(ctx)
+	won, err := s.Store.ClaimIntent(ctx, r.ID, r.Body.Version, who.KeyID)
+	if err != nil {
+		return nil, err
+	}
+	if !won {
+		return nil, lost("the intent is not to be claimed in this version any more: list the intents again")
+	}
+	return api.ClaimIntent200JSONResponse{OK: true}, nil
+}
+
+// ReportIntent notes how an intent ended.
+func (s *server) ReportIntent(ctx context.Context, r api.ReportIntentRequestObject) (api.ReportIntentResponseObject, error) {
+	won, err := s.Store.ReportIntent(ctx, r.ID, string(r.Body.State), val(r.Body.Reason))
+	if err != nil {
+		return nil, err
+	}
+	if !won {
+		return nil, lost("the intent is not claimed any more: list the intents again")
+	}
+	s.log.Info("intent reported", "intent", r.ID, "state", r.Body.State, "reason", val(r.Body.Reason))
+	return api.ReportIntent200JSONResponse{OK: true}, nil
+}
+
+func lost(detail string) error { return httpx.NewProblem(http.StatusConflict, "lost", detail) }

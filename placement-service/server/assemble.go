@@ -1,0 +1,152 @@
+package server
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/heteroflow/heteroflow/internal/auth"
+	"github.com/heteroflow/heteroflow/internal/grant"
+	"github.com/heteroflow/heteroflow/internal/nomadapi"
+	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/internal/version"
+	"github.com/heteroflow/heteroflow/placement-service/identity"
+	"github.com/heteroflow/heteroflow/placement-service/ledger"
+	"github.com/heteroflow/heteroflow/placement-service/proxy"
+	"github.com/heteroflow/heteroflow/placement-service/queue"
+	"github.com/heteroflow/heteroflow/placement-service/rest"
+	"github.com/heteroflow/heteroflow/placement-service/submit"
+	"github.com/heteroflow/heteroflow/placement-service/tuning"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
+)
+
+// parts are the long-lived parts and the handler in front of them.
+type parts struct {
+	watcher *watch.Watcher
+	queue   *queue.Queue
+	tuning  *tuning.Tuning
+	handler http.Handler
+}
+
+func assemble(ctx context.Context, c Config, db *store.Store) (*parts, error) {
+	if err := firstKey(ctx, c, db); err != nil {
+		return nil, err
+	}
+	key, err := signingKey(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	nomad, err := nomadapi.New(nomadapi.Config{Addr: c.NomadAddr, Token: c.NomadToken})
+	if err != nil {
+		return nil, err
+	}
+	p := &parts{tuning: tuning.New(db, c.Clock, c.Log)}
+	if err := p.tuning.Refresh(ctx); err != nil {
+		return nil, err
+	}
+	world, view := watch.NewWorld(), ledger.New(db)
+	sub := submit.New(submit.Config{
+		Nomad: nomad, Store: db, World: world, Ledger: view, Engine: p.tuning.Engine, Key: key, Clock: c.Clock, Log: c.Log,
+		Expect: func(job watch.JobKey, eval string) { p.watcher.Expect(job, eval) },
+		Wake:   func() { p.queue.Wake() },
+	})
+	p.queue = queue.New(db, sub, c.Clock, c.Log)
+	p.watcher = watch.New(watch.Config{
+		Nomad: nomad, Store: db, World: world, Clock: c.Clock, Log: c.Log,
+		Hooks: watch.Hooks{
+			Room:    func() { view.Invalidate(); p.queue.Wake() },
+			Blocked: p.queue.Blocked, Removed: p.queue.Removed, Adopted: p.queue.Adopt,
+		},
+	})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &clusterMetrics{world: world, clock: c.Clock})
+	registry.MustRegister(sub.Collectors()...)
+	registry.MustRegister(p.queue.Collectors()...)
+	requests := newRequestMetrics()
+	registry.MustRegister(requests.total, requests.duration)
+
+	who := &identity.Resolver{Keys: auth.NewAuthenticator(db, c.Clock, c.Log), Tokens: nomad, Anonymous: c.Anonymous, Clock: c.Clock}
+	nomadAPI, err := proxy.New(proxy.Config{Nomad: nomad, Store: db, Submit: sub, World: world, Who: who, Log: c.Log})
+	if err != nil {
+		return nil, err
+	}
+	checks, err := checksOf(c, nomad, db)
+	if err != nil {
+		return nil, err
+	}
+	ownAPI, err := rest.New(rest.Config{
+		Store: db, Nomad: nomad, World: world, Ledger: view, Submit: sub, Tuning: p.tuning, Who: who, Checks: checks,
+		PublicKey: key.Public().(ed25519.PublicKey), Version: version.Version, Metrics: registry, Clock: c.Clock, Log: c.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.handler = observe(c, requests, split(nomadAPI, ownAPI))
+	return p, nil
+}
+
+// split sends Nomad's API one way and all else the other. It looks at the path as it is: a router that cleans paths
+// would redirect job ids with two slashes in a row.
+func split(nomadAPI, ownAPI http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/.well-known/") {
+			nomadAPI.ServeHTTP(w, r)
+			return
+		}
+		ownAPI.ServeHTTP(w, r)
+	})
+}
+
+func checksOf(c Config, nomad *nomadapi.Client, db *store.Store) ([]rest.Check, error) {
+	checks := []rest.Check{{Name: "nomad", Ping: nomad.Ping}, {Name: "database", Ping: db.Ping}}
+	if c.ConsulAddr == "" {
+		return checks, nil
+	}
+	consul, err := nomadapi.NewConsul(c.ConsulAddr, c.ConsulToken)
+	if err != nil {
+		return nil, err
+	}
+	return append(checks, rest.Check{Name: "consul", Ping: consul.Ping}), nil
+}
+
+// firstKey prints the first admin key, once in the life of the database.
+func firstKey(ctx context.Context, c Config, db *store.Store) error {
+	plaintext, created, err := auth.Bootstrap(ctx, db)
+	if err != nil || !created {
+		return err
+	}
+	_, err = fmt.Fprintf(c.Stderr, "The first admin key of this HeteroFlow, shown this once: %s\nKeep it, and use it as HETEROFLOW_TOKEN or NOMAD_TOKEN.\n", plaintext)
+	if err != nil {
+		return fmt.Errorf("print the first admin key: %w", err)
+	}
+	return nil
+}
+
+const signingSetting = "grant.signing_key"
+
+// signingKey is the key that grants are signed with, made by the first start and the same for every instance.
+func signingKey(ctx context.Context, db *store.Store) (ed25519.PrivateKey, error) {
+	fresh, err := grant.NewKey()
+	if err != nil {
+		return nil, fmt.Errorf("make signing key: %w", err)
+	}
+	text, _, err := db.SetSettingOnce(ctx, signingSetting, base64.StdEncoding.EncodeToString(fresh.Seed()))
+	if err != nil {
+		return nil, err
+	}
+	seed, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(seed) != ed25519.SeedSize {
+		return nil, fmt.Errorf("setting %s does not hold a key", signingSetting)
+	}
+	return ed25519.NewKeyFromSeed(seed), nil
+}
+
+// drainTime is how long requests may go on once the service stops.
+const drainTime = 5 * time.Second

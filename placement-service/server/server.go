@@ -1,0 +1,146 @@
+// Package server wires the placement service together and runs it: the database, the followers of Nomad, the queue
+// and the HTTP edge. What any of them does belongs to its own package.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/heteroflow/heteroflow/internal/auth"
+	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/internal/store"
+)
+
+// Config is what the service is started with.
+type Config struct {
+	Addr        string // to listen on, such as ":3333"
+	DatabaseURL string // postgres://… or sqlite:///path
+	NomadAddr   string // empty takes NOMAD_ADDR
+	NomadToken  string // the service's own; empty takes NOMAD_TOKEN
+	ConsulAddr  string // empty: there is no Consul
+	ConsulToken string
+	Anonymous   string    // role of requests without credentials; none when empty
+	Stderr      io.Writer // where the first admin key is printed, once; os.Stderr when nil
+	Listener    net.Listener
+	// Listening is called with the address once the service answers there.
+	Listening func(addr string)
+	Clock     clock.Clock
+	Log       hclog.Logger
+}
+
+// Validate says what is wrong with the configuration.
+func (c Config) Validate() error {
+	var problems []error
+	if c.DatabaseURL == "" {
+		problems = append(problems, errors.New("no database: set DATABASE_URL to postgres://… or sqlite:///path/to/file.db"))
+	}
+	switch c.Anonymous {
+	case "", auth.RoleAdmin, auth.RoleMember, auth.RoleViewer:
+	default:
+		problems = append(problems, fmt.Errorf("anonymous role %q: write admin, member, viewer, or nothing", c.Anonymous))
+	}
+	return errors.Join(problems...)
+}
+
+// Run serves until the context ends, then finishes what it is answering and returns nil. It waits for a database
+// or a Nomad that is away; /ready says which it is.
+func Run(ctx context.Context, c Config) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	if c.Log == nil {
+		c.Log = hclog.NewNullLogger()
+	}
+	if c.Clock == nil {
+		c.Clock = clock.System()
+	}
+	if c.Stderr == nil {
+		c.Stderr = os.Stderr
+	}
+	if c.Listener == nil {
+		listener, err := net.Listen("tcp", c.Addr)
+		if err != nil {
+			return fmt.Errorf("listen on %s: %w", c.Addr, err)
+		}
+		c.Listener = listener
+	}
+	edge := newEdge(c.Log)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return edge.serve(ctx, c.Listener) })
+	if c.Listening != nil {
+		c.Listening(c.Listener.Addr().String())
+	}
+	c.Log.Info("placement service listens", "addr", c.Listener.Addr().String())
+	g.Go(func() error { return work(ctx, c, edge) })
+	return g.Wait()
+}
+
+// work is everything behind the HTTP edge.
+func work(ctx context.Context, c Config, edge *edge) error {
+	db, err := openStore(ctx, c)
+	if err != nil || db == nil {
+		return err
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			c.Log.Warn("database not closed", "error", err)
+		}
+	}()
+	p, err := assemble(ctx, c, db)
+	if err != nil {
+		return err
+	}
+	edge.set(p.handler)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return p.watcher.Run(ctx) })
+	g.Go(func() error { return p.queue.Run(ctx) })
+	g.Go(func() error { return p.tuning.Run(ctx) })
+	err = g.Wait()
+	edge.drained() // answers in progress may still need the database
+	return err
+}
+
+// openStore opens the database, again and again while it is away. Nil without an error is the context's end.
+func openStore(ctx context.Context, c Config) (*store.Store, error) {
+	pause := 250 * time.Millisecond
+	for {
+		db, err := store.Open(ctx, c.DatabaseURL, c.Log)
+		if err == nil {
+			return db, nil
+		}
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if !mayPass(err) {
+			return nil, fmt.Errorf("open the database: %w", err)
+		}
+		c.Log.Warn("database cannot be opened", "error", err, "retry_in", pause)
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-c.Clock.After(pause):
+		}
+		pause = min(2*pause, 10*time.Second)
+	}
+}
+
+// mayPass reports whether the database may be there later: it could not be reached, or is starting.
+func mayPass(err error) bool {
+	var network *net.OpError
+	if errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return true
+	}
+	var state interface{ SQLState() string }
+	return errors.As(err, &state) && len(state.SQLState()) == 5 && (state.SQLState()[:2] == "57" || state.SQLState()[:2] == "08" || state.SQLState()[:2] == "53")
+}
+
+var _ http.Handler = (*edge)(nil)
