@@ -26,18 +26,13 @@ func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 	if r.Version != 1 {
 		return fmt.Errorf("the task's handle has version %d, which this driver does not know: drain the node before going back to an older driver", r.Version)
 	}
-	// The config was valid when the task started; an upgraded driver that is stricter must not lose a running task.
-	tc, configErr := readTaskConfig(h.GetConfig().GetMsgpackDriverConfig())
-	if configErr != nil {
-		d.log.Warn("config of a running task is no longer valid", "task_id", id, "error", configErr)
-	}
 	run, err := d.runtimeFor(r.Runtime)
 	if err != nil {
 		return err
 	}
 	s, _ := d.current()
 	t := &task{
-		id: id, cfg: h.GetConfig(), config: tc, record: r, runtime: run,
+		id: id, cfg: h.GetConfig(), record: r, runtime: run,
 		dir: supervisor.Dir(s.tasksDir(), id), ended: make(chan struct{}),
 	}
 	status, err := d.find(ctx, t)
@@ -50,13 +45,20 @@ func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 			d.log.Error("lease not renewed", "task_id", id, "error", err)
 		}
 	}
-	sh, err := admit(t.cfg, tc, s.key)
-	if err != nil {
-		d.log.Warn("grant of a running task is no longer valid", "task_id", id, "error", err)
-	}
-	d.adopt(t.cfg, tc, taskEnv(t.cfg, tc, sh), r, run, status)
+	d.adopt(t.cfg, r.config(), d.recoveredEnv(t.cfg, r), r, run, status)
 	d.log.Info("task recovered", "task_id", id, "phase", status.Phase)
 	return nil
+}
+
+// recoveredEnv is the environment of a recovered task, for exec sessions: its cards are those of the device environment,
+// the rest is in the record. The grant was checked when the task started.
+func (d *Driver) recoveredEnv(cfg *driverpb.TaskConfig, r record) map[string]string {
+	sh, err := admit(cfg, r.config(), nil)
+	if err != nil {
+		d.log.Warn("reservation of a running task not read, exec sessions see no card", "task_id", cfg.GetId(), "error", err)
+	}
+	sh.memoryMiB, sh.computePct, sh.qos = r.MemoryMiB, r.ComputePct, r.QoS
+	return taskEnv(cfg, r.config(), sh)
 }
 
 // find reads the state of a task, and puts a new supervisor in the place of one that has died.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/task-driver/process"
@@ -28,6 +29,28 @@ type record struct {
 	Group     process.Group `json:"group"`
 	Cards     []string      `json:"cards,omitempty"`
 	StartedAt time.Time     `json:"started_at"`
+
+	// What later calls need of the task's config and grant: Nomad does not store the config with the handle.
+	StopSignal string            `json:"stop_signal,omitempty"`
+	WorkDir    string            `json:"work_dir,omitempty"`
+	Env        map[string]string `json:"env,omitempty"`
+	MemoryMiB  uint64            `json:"memory_mib,omitempty"`
+	ComputePct int               `json:"compute_pct,omitempty"`
+	QoS        accel.QoS         `json:"qos,omitempty"`
+}
+
+// newRecord begins the record of a plan.
+func newRecord(p *plan) record {
+	return record{
+		Version: 1, Runtime: p.tc.Runtime, Cards: p.share.uuids(),
+		StopSignal: p.tc.StopSignal, WorkDir: p.tc.WorkDir, Env: p.tc.Env,
+		MemoryMiB: p.share.memoryMiB, ComputePct: p.share.computePct, QoS: p.share.qos,
+	}
+}
+
+// config is the part of the task's config that outlives its start.
+func (r record) config() TaskConfig {
+	return TaskConfig{Runtime: r.Runtime, StopSignal: r.StopSignal, WorkDir: r.WorkDir, Env: r.Env}
 }
 
 // runtime is one way to run a task under supervision.

@@ -33,7 +33,7 @@ func (d *Driver) Start(ctx context.Context, cfg *driverpb.TaskConfig) (*driverpb
 	}
 	defer d.release(id)
 
-	r := record{Version: 1, Runtime: p.tc.Runtime, Cards: p.share.uuids()}
+	r := newRecord(p)
 	status, err := d.begin(ctx, p, run, &r)
 	if err != nil {
 		return nil, nil, recoverable(err)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -154,9 +155,11 @@ func set(folder, file, value string) error {
 	return nil
 }
 
-// startIn starts the command inside the cgroups: in version 2 it is born there, in version 1 it is moved at once.
+// startIn starts the command inside the cgroups, before its first instruction: in version 2 it is born there, in
+// version 1 it is held at its exec by ptrace(2), moved and let go.
 func startIn(cmd *exec.Cmd, g Group) error {
-	if g.Mode == V2 {
+	switch g.Mode {
+	case V2:
 		fd, err := unix.Open(g.Paths[0], unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return fmt.Errorf("open cgroup: %w", err)
@@ -164,12 +167,38 @@ func startIn(cmd *exec.Cmd, g Group) error {
 		defer unix.Close(fd) //nolint:errcheck // read-only descriptor
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, fd
 		return cmd.Start()
+	case V1:
+		return startHeld(cmd, g)
+	default:
+		return cmd.Start()
 	}
+}
+
+func startHeld(cmd *exec.Cmd, g Group) error {
+	// A traced child obeys only the thread that made it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr.Ptrace = true
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if err := g.add(cmd.Process.Pid); err != nil {
-		return errors.Join(err, cmd.Process.Kill())
+	pid := cmd.Process.Pid
+	var status unix.WaitStatus
+	_, err := unix.Wait4(pid, &status, 0, nil)
+	for errors.Is(err, unix.EINTR) {
+		_, err = unix.Wait4(pid, &status, 0, nil)
+	}
+	if err == nil && !status.Stopped() {
+		err = errors.New("it ended before it began")
+	}
+	if err == nil {
+		err = g.add(pid)
+	}
+	if err == nil {
+		err = unix.PtraceDetach(pid)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("move into cgroup: %w", err), cmd.Process.Kill(), cmd.Wait())
 	}
 	return nil
 }

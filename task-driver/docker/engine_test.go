@@ -1,0 +1,350 @@
+package docker_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heteroflow/heteroflow/task-driver/docker"
+	"github.com/heteroflow/heteroflow/task-driver/docker/dockertest"
+)
+
+func testContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func dial(t *testing.T, host string) *docker.Engine {
+	t.Helper()
+	e, err := docker.Dial(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// TestEngine holds the fake and, where there is one, a real daemon to one set of expectations.
+func TestEngine(t *testing.T) {
+	t.Run("fake", func(t *testing.T) {
+		t.Parallel()
+		fake := dockertest.New(t)
+		fake.AddImage(dockertest.Image)
+		suite(t, fake.Host)
+	})
+	t.Run("real", func(t *testing.T) { suite(t, dockertest.Real(t)) })
+}
+
+func suite(t *testing.T, host string) {
+	ctx := testContext(t)
+	e := dial(t, host)
+	make := func(t *testing.T, words ...string) string {
+		t.Helper()
+		id, err := e.Create(ctx, docker.Container{
+			Name: "hf-suite-" + strings.ReplaceAll(t.Name(), "/", "-"), Image: dockertest.Image, Command: words,
+			Labels: map[string]string{docker.LabelTask: t.Name()}, LogMaxFiles: 2, LogMaxFileMegabytes: 2, MemoryBytes: 64 << 20,
+			NetworkMode: "none",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for range 2 { // a second removal is no error
+				if err := e.Remove(context.Background(), id); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := e.State(context.Background(), id); !errors.Is(err, docker.ErrNotFound) {
+				t.Errorf("state of a removed container: %v", err)
+			}
+		})
+		return id
+	}
+	start := func(t *testing.T, words ...string) string {
+		t.Helper()
+		id := make(t, words...)
+		for range 2 { // so is a second start
+			if err := e.Start(ctx, id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return id
+	}
+
+	t.Run("info", func(t *testing.T) {
+		info, err := e.Info(ctx)
+		if err != nil || info.Version == "" || info.APIVersion == "" || len(info.Runtimes) == 0 {
+			t.Fatalf("info = %+v, %v", info, err)
+		}
+	})
+	t.Run("an image that is not there", func(t *testing.T) {
+		if _, err := e.ImageID(ctx, "heteroflow-test/absent:1"); !errors.Is(err, docker.ErrNotFound) {
+			t.Errorf("image id: %v", err)
+		}
+		if id, err := e.ImageID(ctx, dockertest.Image); err != nil || id == "" {
+			t.Errorf("image id = %q, %v", id, err)
+		}
+	})
+	t.Run("exit code", func(t *testing.T) {
+		id := start(t, "exit", "7")
+		if err := e.WaitExit(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		state, err := e.State(ctx, id)
+		if err != nil || state.Running || state.ExitCode != 7 || state.StartedAt.IsZero() || state.EndedAt.IsZero() || state.TaskID != t.Name() {
+			t.Fatalf("state = %+v, %v", state, err)
+		}
+	})
+	t.Run("logs", func(t *testing.T) {
+		for words, want := range map[string]string{"echo hello out": "hello out\n", "warn hello err": "hello err\n"} {
+			t.Run(strings.Fields(words)[0], func(t *testing.T) {
+				id := start(t, strings.Fields(words)...)
+				body, err := e.Logs(ctx, id, time.Time{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer body.Close()
+				raw, err := io.ReadAll(body)
+				if err != nil || !strings.HasSuffix(string(raw), want) {
+					t.Fatalf("logs = %q, %v", raw, err)
+				}
+			})
+		}
+	})
+	t.Run("signals", func(t *testing.T) {
+		id := start(t, "stubborn")
+		// The first process of a container takes no signal before it has asked for it.
+		waitLog(t, ctx, e, id, "got USR1", func() error { return e.Signal(ctx, id, "SIGUSR1") })
+		waitLog(t, ctx, e, id, "got TERM", func() error { return e.Signal(ctx, id, "SIGTERM") })
+		if err := e.Signal(ctx, id, "SIGKILL"); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.WaitExit(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		state, err := e.State(ctx, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(137, docker.ExitOf(state).Code); diff != "" {
+			t.Errorf("exit (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("out of memory", func(t *testing.T) {
+		id := start(t, "oom")
+		if err := e.WaitExit(ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		state, err := e.State(ctx, id)
+		exit := docker.ExitOf(state)
+		if err != nil || !exit.OOMKilled || exit.Code == 0 {
+			t.Fatalf("exit = %+v, %v", exit, err)
+		}
+	})
+	t.Run("list by label", func(t *testing.T) {
+		id := start(t, "sleep")
+		found, err := e.List(ctx, docker.LabelTask, t.Name())
+		if err != nil || len(found) != 1 || found[0].ID != id || found[0].TaskID != t.Name() || !found[0].Running {
+			t.Fatalf("list = %+v, %v", found, err)
+		}
+	})
+	t.Run("statistics", func(t *testing.T) {
+		id := start(t, "sleep")
+		s, err := e.Sample(ctx, id)
+		if err != nil || s.At.IsZero() {
+			t.Fatalf("sample = %+v, %v", s, err)
+		}
+	})
+	t.Run("exec", func(t *testing.T) {
+		id := start(t, "sleep")
+		suiteExec(t, ctx, e, id)
+	})
+}
+
+func suiteExec(t *testing.T, ctx context.Context, e *docker.Engine, id string) {
+	entry := func(words ...string) docker.ExecSpec {
+		if strings.HasPrefix(t.Name(), "TestEngine/real") {
+			words = append([]string{"/hftask"}, words...)
+		}
+		return docker.ExecSpec{Command: words}
+	}
+	cases := map[string]struct {
+		spec             docker.ExecSpec
+		stdin            io.Reader
+		wantCode         int
+		wantOut, wantErr string
+	}{
+		"stdout":    {spec: entry("echo", "a", "b"), wantOut: "a b\n"},
+		"stderr":    {spec: entry("warn", "oops"), wantErr: "oops\n"},
+		"exit code": {spec: entry("exit", "5"), wantCode: 5},
+		"stdin":     {spec: entry("cat"), stdin: strings.NewReader("through\n"), wantOut: "through\n"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			var out, errOut bytes.Buffer
+			code, err := e.Exec(ctx, id, c.spec, c.stdin, &out, &errOut, nil)
+			if err != nil || code != c.wantCode || out.String() != c.wantOut || errOut.String() != c.wantErr {
+				t.Errorf("exec = %d, %v; stdout %q, stderr %q", code, err, out.String(), errOut.String())
+			}
+		})
+	}
+	t.Run("terminal", func(t *testing.T) {
+		spec := entry("echo", "tty")
+		spec.TTY = true
+		var out bytes.Buffer
+		if code, err := e.Exec(ctx, id, spec, nil, &out, io.Discard, nil); err != nil || code != 0 || strings.TrimSpace(out.String()) != "tty" {
+			t.Errorf("exec = %d, %v; %q", code, err, out.String())
+		}
+	})
+	t.Run("given up", func(t *testing.T) {
+		short, cancel := context.WithCancel(ctx)
+		hold, release := io.Pipe()
+		defer release.Close()
+		time.AfterFunc(100*time.Millisecond, cancel)
+		if _, err := e.Exec(short, id, entry("hang"), hold, io.Discard, io.Discard, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("exec: %v", err)
+		}
+	})
+}
+
+// waitLog does something until the container's log holds the text.
+func waitLog(t *testing.T, ctx context.Context, e *docker.Engine, id, text string, do func() error) {
+	t.Helper()
+	body, err := e.Logs(ctx, id, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(chan bool, 1)
+	go func() {
+		var all []byte
+		buf := make([]byte, 4096)
+		for {
+			n, err := body.Read(buf)
+			if all = append(all, buf[:n]...); bytes.Contains(all, []byte(text)) {
+				seen <- true
+				return
+			}
+			if err != nil {
+				seen <- false
+				return
+			}
+		}
+	}()
+	defer body.Close()
+	for {
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case ok := <-seen:
+			if !ok {
+				t.Fatalf("the log ended without %q", text)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func TestUnreachable_IsTemporaryAndSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	e := dial(t, "unix://"+filepath.Join(t.TempDir(), "none.sock"))
+	_, err := e.Info(testContext(t))
+	var down *docker.UnreachableError
+	if !errors.As(err, &down) || !down.Temporary() || !strings.Contains(err.Error(), "systemctl start docker") {
+		t.Fatalf("info: %v", err)
+	}
+}
+
+func TestInfo_TooOld(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	fake.SetAPIVersion("1.38")
+	if _, err := dial(t, fake.Host).Info(testContext(t)); err == nil || !strings.Contains(err.Error(), "upgrade Docker") {
+		t.Fatalf("info: %v", err)
+	}
+}
+
+func TestInfo_Docker1809(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	fake.SetAPIVersion("1.39")
+	info, err := dial(t, fake.Host).Info(testContext(t))
+	if err != nil || info.APIVersion != "1.39" {
+		t.Fatalf("info = %+v, %v", info, err)
+	}
+}
+
+func TestErrors_AreTheDaemonsWords(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	fake.AddImage("x")
+	fake.Break(dockertest.Fault{Match: "POST /containers/create", Status: 500, Text: "no space left on device"})
+	_, err := dial(t, fake.Host).Create(testContext(t), docker.Container{Name: "c", Image: "x"})
+	if err == nil || err.Error() != "create container c: no space left on device" {
+		t.Fatalf("create: %v", err)
+	}
+}
+
+func TestPull(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	e, ctx := dial(t, fake.Host), testContext(t)
+	fake.Publish("registry/app:2")
+	var said []string
+	if err := e.Pull(ctx, "registry/app:2", &docker.Auth{Username: "u", Password: "p"}, func(s string) { said = append(said, s) }); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"10 % of 10.0 MiB", "50 % of 10.0 MiB", "100 % of 10.0 MiB"}; cmp.Diff(want, said) != "" {
+		t.Errorf("progress (-want +got):\n%s", cmp.Diff(want, said))
+	}
+	if _, err := e.ImageID(ctx, "registry/app:2"); err != nil {
+		t.Error(err)
+	}
+	if err := e.Pull(ctx, "registry/absent:1", nil, nil); err == nil || !strings.Contains(err.Error(), "manifest unknown") {
+		t.Errorf("pull of an absent image: %v", err)
+	}
+}
+
+func TestAuthFromFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "config.json")
+	body := `{"auths":{"https://index.docker.io/v1/":{"auth":"aHViOnNlY3JldA=="},"reg.example:5000":{"auth":"bWU6cHc6eA=="},"broken":{"auth":"%"}}}`
+	if err := os.WriteFile(path, []byte(body), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for ref, want := range map[string]*docker.Auth{
+		"ubuntu:24.04":             {Username: "hub", Password: "secret", ServerAddress: "https://index.docker.io/v1/"},
+		"team/app":                 {Username: "hub", Password: "secret", ServerAddress: "https://index.docker.io/v1/"},
+		"reg.example:5000/app:1":   {Username: "me", Password: "pw:x", ServerAddress: "reg.example:5000"},
+		"other.example/app@sha256": nil,
+	} {
+		got, err := docker.AuthFromFile(path, ref)
+		if err != nil {
+			t.Errorf("%s: %v", ref, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", ref, diff)
+		}
+	}
+	if err := os.WriteFile(path, []byte(`{"auths": secret`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := docker.AuthFromFile(path, "x"); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("damaged file: %v", err)
+	}
+}
