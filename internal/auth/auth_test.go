@@ -31,6 +31,7 @@ type fakeKeys struct {
 	fail    error
 	touched map[string]time.Time
 	gate    chan struct{} // look-ups wait until it is closed; nil does not wait
+	entered chan struct{} // told of each look-up that waits
 	asked   atomic.Int64
 }
 
@@ -45,6 +46,7 @@ func newFakeKeys(keys ...store.Key) *fakeKeys {
 func (f *fakeKeys) KeyByHash(_ context.Context, hash string) (store.Key, error) {
 	f.asked.Add(1)
 	if f.gate != nil {
+		f.entered <- struct{}{}
 		<-f.gate
 	}
 	f.mu.Lock()
@@ -222,7 +224,7 @@ func TestIdentify_AsksOnceForManyAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	token, key := newKey(t, auth.KindTenant)
 	keys := newFakeKeys(key)
-	keys.gate = make(chan struct{})
+	keys.gate, keys.entered = make(chan struct{}), make(chan struct{})
 	c := clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	a := auth.NewAuthenticator(keys, c, nil)
 	// One who gives up does not take the answer from the others.
@@ -234,9 +236,7 @@ func TestIdentify_AsksOnceForManyAtTheSameTime(t *testing.T) {
 		}
 		close(keys.gate)
 	})
-	for keys.asked.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	<-keys.entered
 	for range 20 {
 		wg.Go(func() {
 			if _, err := a.Identify(t.Context(), token); err != nil {

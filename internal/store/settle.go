@@ -128,7 +128,7 @@ func settlement(state string, have, live []Claim, pending int) (want []Claim, ne
 	return want, next
 }
 
-// keep picks at most n of the unconfirmed claims. One that a newly seen allocation took exactly is used up. When
+// keep picks at most n of the unconfirmed claims. Those that a newly seen allocation took are used up. When
 // more are left than n, those go first whose task a newly seen allocation runs elsewhere, then the last ones.
 func keep(have, live []Claim, n int) []Claim {
 	known := map[Claim]bool{}
@@ -145,9 +145,8 @@ func keep(have, live []Claim, n int) []Claim {
 		if known[identity(c)] {
 			continue
 		}
-		if i := slices.IndexFunc(open, func(o Claim) bool { return sameAsk(o, c) }); i >= 0 {
-			open = slices.Delete(open, i, i+1)
-		} else {
+		var used bool
+		if open, used = use(open, c); !used {
 			elsewhere = append(elsewhere, c)
 		}
 	}
@@ -163,15 +162,31 @@ func keep(have, live []Claim, n int) []Claim {
 	return open[:min(n, len(open))]
 }
 
+// use takes away the unconfirmed claims that the live one is the fulfilment of: the one that is exactly it, else those
+// of the same task on the same pool that it has room for, because live claims of several device blocks come added up.
+func use(open []Claim, live Claim) (left []Claim, used bool) {
+	if i := slices.IndexFunc(open, func(o Claim) bool { return sameSpot(o, live) && o.Units == live.Units }); i >= 0 {
+		return slices.Delete(open, i, i+1), true
+	}
+	units := live.Units
+	left = slices.DeleteFunc(open, func(o Claim) bool {
+		fits := sameSpot(o, live) && o.Units <= units
+		if fits {
+			units -= o.Units
+		}
+		return fits
+	})
+	return left, units < live.Units
+}
+
 // identity is what makes two live claims the same claim: all but the units and the reservation.
 func identity(c Claim) Claim {
 	c.ReservationID, c.Units = "", 0
 	return c
 }
 
-func sameAsk(a, b Claim) bool {
-	a.ReservationID, a.AllocID, b.ReservationID, b.AllocID = "", "", "", ""
-	return a == b
+func sameSpot(a, b Claim) bool {
+	return a.NodeID == b.NodeID && a.Group == b.Group && a.TaskGroup == b.TaskGroup && a.Task == b.Task
 }
 
 // sameClaims compares without order, because the order of allocations says nothing.

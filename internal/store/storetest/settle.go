@@ -147,8 +147,13 @@ func settleReleases(t *testing.T, s *store.Store) {
 }
 
 func settleMerges(t *testing.T, s *store.Store) {
-	settle(t, s, 0, live("al1", "n1", "a", 2), live("al1", "n1", "a", 1))
-	same(t, map[string]int{"al1 n1 a": 3}, held(t, s, "llm"))
+	// Two allocations of two blocks each: the first uses up its two claims, not all four.
+	submit(t, s, claim("n1", "a", 2), claim("n1", "a", 1), claim("n1", "a", 2), claim("n1", "a", 1))
+	settle(t, s, 9, live("al1", "n1", "a", 2), live("al1", "n1", "a", 1))
+	same(t, map[string]int{"al1 n1 a": 3, " n1 a": 3}, held(t, s, "llm"))
+	settle(t, s, 9, live("al1", "n1", "a", 3), live("al2", "n1", "a", 3))
+	same(t, map[string]int{"al1 n1 a": 3, "al2 n1 a": 3}, held(t, s, "llm"))
+	same(t, store.Confirmed, stateOf(t, s, "llm"))
 }
 
 func settleInvalid(t *testing.T, s *store.Store) {
