@@ -224,7 +224,7 @@ func TestIdentify_AsksOnceForManyAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	token, key := newKey(t, auth.KindTenant)
 	keys := newFakeKeys(key)
-	keys.gate, keys.entered = make(chan struct{}), make(chan struct{})
+	keys.gate, keys.entered = make(chan struct{}), make(chan struct{}, 32)
 	c := clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	a := auth.NewAuthenticator(keys, c, nil)
 	// One who gives up does not take the answer from the others.
