@@ -83,6 +83,20 @@ func Apply(job Tree, r Reading, in Injection) (out Tree, stale []string) {
 	return out, stale
 }
 
+// Shrink is the injection to store after Apply wrote it into a job that asks for fewer allocations: the room of the
+// others is given back, so that asking for them again needs a decision.
+func Shrink(r Reading, in Injection) Injection {
+	in.Groups = slices.Clone(in.Groups)
+	for _, g := range r.Request.Groups {
+		for i := range in.Groups {
+			if in.Groups[i].Group == g.Name {
+				in.Groups[i].Count = min(in.Groups[i].Count, g.Count)
+			}
+		}
+	}
+	return in
+}
+
 // Merge is the injection after some groups were decided anew: those of newer, and those of older for the other
 // groups that the job still asks for, in the order of the job.
 func Merge(r Reading, older, newer Injection) Injection {

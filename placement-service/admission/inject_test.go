@@ -166,6 +166,20 @@ func TestApply(t *testing.T) {
 	}
 }
 
+func TestShrink(t *testing.T) {
+	t.Parallel()
+	_, in := admit(t, parse(t, fmt.Sprintf(oneShare, 3, "x", "20GiB")))
+	fewer := read(t, parse(t, fmt.Sprintf(oneShare, 1, "x", "20GiB")))
+	small := Shrink(fewer, in)
+	if small.Groups[0].Count != 1 || in.Groups[0].Count != 3 {
+		t.Fatalf("counts %d and %d, want 1 and 3 as before", small.Groups[0].Count, in.Groups[0].Count)
+	}
+	again := parse(t, fmt.Sprintf(oneShare, 3, "x", "20GiB"))
+	if _, stale := Apply(again, read(t, again), small); len(stale) != 1 {
+		t.Error("room that was given back is taken for granted")
+	}
+}
+
 // TestInject_CountKeepsBlocks scales a job up: the device blocks and the grant stay, so that nothing restarts.
 func TestInject_CountKeepsBlocks(t *testing.T) {
 	t.Parallel()
