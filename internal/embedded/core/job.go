@@ -64,7 +64,18 @@ func (c *Core) admit(j *api.Job) error {
 		return Bad("Job must be specified")
 	}
 	canonicalize(j)
-	return validate(j)
+	return validate(j, c.pools())
+}
+
+// pools are the node pools there are: Nomad's own two and those that nodes say they are in.
+func (c *Core) pools() map[string]bool {
+	known := map[string]bool{"all": true, "default": true}
+	c.store.View(func(r state.Reader) {
+		for _, n := range r.Nodes() {
+			known[n.NodePool] = true
+		}
+	})
+	return known
 }
 
 func canonicalize(j *api.Job) {

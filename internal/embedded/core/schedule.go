@@ -189,6 +189,7 @@ func (c *Core) finish(tx *state.Tx, in scheduler.Input, e *api.Evaluation, plan 
 	wasBlocked := e.Status == api.EvalStatusBlocked
 	e.Status, e.StatusDescription, e.ModifyTime, e.SnapshotIndex = api.EvalStatusComplete, "", now, tx.Index-1
 	e.QueuedAllocations, e.FailedTGAllocs = plan.Queued, plan.Failed
+	e.PlanAnnotations = &api.PlanAnnotations{DesiredTGUpdates: plan.Updates}
 	if plan.Deployment != nil {
 		e.DeploymentID = plan.Deployment.ID
 	} else if in.Job != nil && scheduler.ActiveDeployment(in.Deployment) && in.Deployment.JobVersion == *in.Job.Version {

@@ -42,7 +42,7 @@ type refusal struct {
 func (r *refusal) Error() string { return r.err.Text }
 func (r *refusal) Unwrap() error { return &r.err }
 
-func validate(j *api.Job) error {
+func validate(j *api.Job, pools map[string]bool) error {
 	faults := &multierror.Error{}
 	add := func(format string, args ...any) { faults = multierror.Append(faults, fmt.Errorf(format, args...)) }
 	switch id := *j.ID; {
@@ -58,6 +58,9 @@ func validate(j *api.Job) error {
 	}
 	if *j.Namespace != api.DefaultNamespace {
 		add("job %q is in nonexistent namespace %q", *j.ID, *j.Namespace)
+	}
+	if !pools[*j.NodePool] {
+		add("job %q is in nonexistent node pool %q", *j.ID, *j.NodePool)
 	}
 	if *j.Region != api.GlobalRegion && *j.Region != "" {
 		add("job %q is for region %q: the embedded engine is one machine in region \"global\", more regions need Nomad", *j.ID, *j.Region)

@@ -37,7 +37,7 @@ func (q *request) agentSelf() (any, error) {
 		"config": map[string]any{
 			"ACL": map[string]any{"Enabled": false}, "BindAddr": host, "Datacenter": "dc1", "NodeName": q.Name, "Region": "global",
 			"DevMode": true, "Client": map[string]any{"Enabled": local != ""}, "Server": map[string]any{"Enabled": true},
-			"AdvertiseAddrs": map[string]any{"HTTP": net.JoinHostPort(host, port)}, "UI": map[string]any{"Enabled": false},
+			"AdvertiseAddrs": map[string]any{"HTTP": net.JoinHostPort(host, port)}, "UI": map[string]any{"Enabled": false, "ShowCLIHints": false},
 			"Version": map[string]any{"Version": apiVersion, "VersionPrerelease": "", "VersionMetadata": versionMark, "Revision": ""},
 		},
 		"member": q.member(), "stats": stats,

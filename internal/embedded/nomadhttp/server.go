@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-bexpr"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
@@ -265,8 +266,9 @@ func (q *request) indexed(index uint64) {
 
 // page cuts a sorted list by prefix, next_token and per_page.
 func page[T any](q *request, list []T, id func(T) string) ([]T, error) {
-	if q.query.Get("filter") != "" {
-		return nil, core.Bad("filter expressions are not served by the embedded engine: use prefix, or choose from the whole list")
+	keep, err := filter[T](q)
+	if err != nil {
+		return nil, err
 	}
 	perPage, err := q.number("per_page")
 	if err != nil {
@@ -279,6 +281,13 @@ func page[T any](q *request, list []T, id func(T) string) ([]T, error) {
 		if !strings.HasPrefix(key, prefix) || key < token {
 			continue
 		}
+		fits, err := keep(item)
+		if err != nil {
+			return nil, core.Bad("failed to evaluate filter expression: %s", err)
+		}
+		if !fits {
+			continue
+		}
 		if perPage > 0 && uint64(len(out)) == perPage {
 			q.w.Header().Set("X-Nomad-NextToken", key)
 			return out, nil
@@ -286,4 +295,17 @@ func page[T any](q *request, list []T, id func(T) string) ([]T, error) {
 		out = append(out, item)
 	}
 	return out, nil
+}
+
+// filter reads the filter expression of a request.
+func filter[T any](q *request) (func(T) (bool, error), error) {
+	text := q.query.Get("filter")
+	if text == "" {
+		return func(T) (bool, error) { return true, nil }, nil
+	}
+	e, err := bexpr.CreateEvaluator(text)
+	if err != nil {
+		return nil, core.Bad("failed to read filter expression: %s", err)
+	}
+	return func(item T) (bool, error) { return e.Evaluate(item) }, nil
 }

@@ -34,10 +34,10 @@ func newCluster(in Input) *cluster {
 		if n.Status != api.NodeStatusReady || n.SchedulingEligibility != api.NodeSchedulingEligible || n.DrainStrategy != nil {
 			continue
 		}
-		c.inPool++
 		if !inDatacenter(in.Job.Datacenters, n.Datacenter) {
 			continue
 		}
+		c.inPool++
 		c.available[n.Datacenter]++
 		c.nodes = append(c.nodes, n)
 	}
@@ -125,10 +125,7 @@ func filterNode(j *api.Job, g *api.TaskGroup, n *api.Node) string {
 
 // Describe says a constraint as Nomad's metrics do.
 func Describe(k *api.Constraint) string {
-	switch k.Operand {
-	case api.ConstraintAttributeIsSet, api.ConstraintAttributeIsNotSet:
-		return k.LTarget + " " + k.Operand
-	case api.ConstraintDistinctHosts:
+	if k.Operand == api.ConstraintDistinctHosts {
 		return api.ConstraintDistinctHosts
 	}
 	return k.LTarget + " " + k.Operand + " " + k.RTarget

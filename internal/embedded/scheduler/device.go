@@ -22,11 +22,11 @@ func hasDevices(n *api.Node, blocks []*api.RequestedDevice) bool {
 					}
 				}
 			}
-			if healthy >= value(d.Count) && healthy > 0 {
+			if healthy >= value(d.Count) {
 				break
 			}
 		}
-		if healthy < value(d.Count) || healthy == 0 {
+		if healthy < value(d.Count) || value(d.Count) == 0 {
 			return false
 		}
 	}

@@ -25,12 +25,12 @@ func (r *run) placeAll(g *api.TaskGroup, wanted []want, u *api.DesiredUpdates) {
 	name := *g.Name
 	r.plan.Queued[name] = 0
 	for _, w := range wanted {
+		if !w.update && !w.migrate {
+			u.Place++
+		}
 		a, metric := r.place(g, w)
 		if a != nil {
 			r.plan.Place = append(r.plan.Place, a)
-			if !w.update && !w.migrate {
-				u.Place++
-			}
 			continue
 		}
 		r.plan.Queued[name]++
@@ -165,6 +165,9 @@ func (r *run) score(g *api.TaskGroup, n *api.Node, w want, u *usage, o *offer) *
 		sum += v
 	}
 	norm := sum / float64(len(parts))
+	for _, part := range []string{"job-anti-affinity", "node-reschedule-penalty", "node-affinity"} {
+		parts[part] += 0 // shown, but not part of the mean
+	}
 	return &api.NodeScoreMeta{NodeID: n.ID, Scores: parts, NormScore: norm}
 }
 
@@ -187,6 +190,21 @@ func free(capacity, used int64) float64 {
 	return 1 - float64(used)/float64(capacity)
 }
 
+// legacyResources says an allocation's share in the fields that clients read before AllocatedResources; the nomad
+// command line still does.
+func legacyResources(o *offer) (*api.Resources, map[string]*api.Resources) {
+	all := &api.Resources{CPU: new(int(o.cpu)), Cores: new(0), MemoryMB: new(int(o.memory)), MemoryMaxMB: new(0), DiskMB: new(int(o.disk)), IOPS: new(0), Networks: o.resources.Shared.Networks}
+	tasks := map[string]*api.Resources{}
+	for name, t := range o.resources.Tasks {
+		tasks[name] = &api.Resources{
+			CPU: new(int(t.Cpu.CpuShares)), Cores: new(len(t.Cpu.ReservedCores)), MemoryMB: new(int(t.Memory.MemoryMB)),
+			MemoryMaxMB: new(int(t.Memory.MemoryMaxMB)), DiskMB: new(0), IOPS: new(0), Networks: t.Networks,
+		}
+		*all.MemoryMaxMB += int(t.Memory.MemoryMaxMB)
+	}
+	return all, tasks
+}
+
 func (r *run) allocate(g *api.TaskGroup, w want, o *option, metric *api.AllocationMetric) *api.Allocation {
 	metric.AllocationTime = time.Microsecond // the engine has no clock of its own here; zero would read as "not measured"
 	a := &api.Allocation{
@@ -195,6 +213,7 @@ func (r *run) allocate(g *api.TaskGroup, w want, o *option, metric *api.Allocati
 		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending,
 		CreateTime: r.Now.UnixNano(), ModifyTime: r.Now.UnixNano(),
 	}
+	a.Resources, a.TaskResources = legacyResources(o.offer)
 	if w.previous != nil {
 		a.PreviousAllocation = w.previous.ID
 		if w.reschedule {
