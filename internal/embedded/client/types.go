@@ -20,6 +20,12 @@ type Config struct {
 	Plugins   []PluginConfig
 	Logger    hclog.Logger
 	Up        Uplink
+	// ConsulAddr is the Consul agent where services of provider consul are registered, such as
+	// http://127.0.0.1:8500. Empty: they are not registered anywhere.
+	ConsulAddr string
+	// StopOnExit stops every task when Run's context ends, as a development agent does. The tasks are started
+	// again, in the same allocations, when the engine comes back.
+	StopOnExit bool
 }
 
 // NodeConfig names the node and what it has to give.

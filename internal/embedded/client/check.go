@@ -1,0 +1,173 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// Words of a check's state.
+const (
+	checkPending = "pending"
+	checkSuccess = "success"
+	checkFailure = "failure"
+)
+
+// maxCheckOutput is how much of an answer a check shows.
+const maxCheckOutput = 3 << 10
+
+// checkRunner runs one check of a service in the engine's own registry.
+type checkRunner struct {
+	alloc  *allocRunner
+	check  *api.ServiceCheck
+	addr   string
+	url    string
+	header http.Header
+	body   string
+	ctx    context.Context // ends with the registration
+	stop   context.CancelFunc
+
+	mu     sync.Mutex
+	status api.AllocCheckStatus
+}
+
+func newCheckRunner(ar *allocRunner, reg *api.ServiceRegistration, c *api.ServiceCheck, n int, task string, in interpolator) *checkRunner {
+	host, port := reg.Address, reg.Port
+	if c.PortLabel != "" {
+		alloc, _ := ar.desired()
+		host, port = servicePort(alloc, c.PortLabel, ar.client.cfg.Node.HostIP)
+	}
+	sum := sha256.Sum256([]byte(reg.ID + "/" + strconv.Itoa(n)))
+	r := &checkRunner{alloc: ar, check: c, addr: net.JoinHostPort(host, strconv.Itoa(port)), header: http.Header{}, body: in.text(c.Body)}
+	r.url = checkURL(c, r.addr, in)
+	for k, vs := range c.Header {
+		for _, v := range vs {
+			r.header.Add(k, in.text(v))
+		}
+	}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	mode := "healthiness"
+	if c.OnUpdate == api.OnUpdateIgnore {
+		mode = "readiness"
+	}
+	alloc, _ := ar.desired()
+	r.status = api.AllocCheckStatus{
+		ID: hex.EncodeToString(sum[:16]), Check: checkName(c, reg.ServiceName), Group: alloc.Name, Mode: mode, Service: reg.ServiceName, Task: task,
+		Status: checkPending, Output: "nomad: waiting to run", Timestamp: time.Now().Unix(),
+	}
+	return r
+}
+
+func checkName(c *api.ServiceCheck, service string) string {
+	return cmp.Or(c.Name, fmt.Sprintf("service: %q check", service))
+}
+func checkInterval(c *api.ServiceCheck) time.Duration { return cmp.Or(c.Interval, 10*time.Second) }
+func checkTimeout(c *api.ServiceCheck) time.Duration  { return cmp.Or(c.Timeout, 2*time.Second) }
+
+func checkURL(c *api.ServiceCheck, addr string, in interpolator) string {
+	return cmp.Or(c.Protocol, "http") + "://" + addr + "/" + strings.TrimPrefix(in.text(c.Path), "/")
+}
+
+// run checks at once and then in the check's interval.
+func (r *checkRunner) run() {
+	for r.ctx.Err() == nil {
+		code, output, err := r.once()
+		if r.ctx.Err() != nil {
+			return
+		}
+		r.mu.Lock()
+		before := r.status.Status
+		r.status.Status, r.status.Output, r.status.StatusCode, r.status.Timestamp = checkSuccess, output, code, time.Now().Unix()
+		if err != nil {
+			r.status.Status, r.status.Output = checkFailure, "nomad: "+err.Error()
+		}
+		after := r.status.Status
+		r.mu.Unlock()
+		if before != after {
+			r.alloc.wake()
+		}
+		pause(r.ctx, checkInterval(r.check))
+	}
+}
+
+func (r *checkRunner) once() (code int, output string, err error) {
+	ctx, cancel := context.WithTimeout(r.ctx, checkTimeout(r.check))
+	defer cancel()
+	if r.check.Type != "http" {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.addr)
+		if err != nil {
+			return 0, "", err
+		}
+		return 0, "nomad: tcp ok", conn.Close()
+	}
+	req, err := http.NewRequestWithContext(ctx, cmp.Or(r.check.Method, http.MethodGet), r.url, strings.NewReader(r.body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header = r.header.Clone()
+	if h := req.Header.Get("Host"); h != "" {
+		req.Host = h
+	}
+	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: r.check.TLSSkipVerify, ServerName: r.check.TLSServerName}}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxCheckOutput))
+	if err != nil {
+		return resp.StatusCode, "", err
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return resp.StatusCode, "", fmt.Errorf("%s: %s", resp.Status, b)
+	}
+	return resp.StatusCode, "nomad: http ok", nil
+}
+
+func (r *checkRunner) state() api.AllocCheckStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.status
+}
+
+// checkStates lists the engine's own checks of the allocation by their ids.
+func (ar *allocRunner) checkStates() api.AllocCheckStatuses {
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	out := api.AllocCheckStatuses{}
+	for _, set := range ar.services {
+		for _, c := range set.checks {
+			st := c.state()
+			out[st.ID] = st
+		}
+	}
+	return out
+}
+
+// checksPass reports whether every check that counts for an update passes, in the engine's registry and in Consul.
+func (ar *allocRunner) checksPass() bool {
+	for _, st := range ar.checkStates() {
+		if st.Mode == "healthiness" && st.Status != checkSuccess {
+			return false
+		}
+	}
+	ar.mu.Lock()
+	var ids []string
+	for _, set := range ar.services {
+		ids = append(ids, set.consul...)
+	}
+	ar.mu.Unlock()
+	return ar.client.consul.passing(ids)
+}
