@@ -25,11 +25,11 @@ import (
 // Config says how the gateway runs.
 type Config struct {
 	Addr          string        // host:port to listen on
-	Store         *store.Store  // endpoints, keys and usage
-	ConsulAddr    string        // Consul when set, else Nomad's registry
-	ConsulToken   string        //
-	NomadAddr     string        //
-	NomadToken    string        //
+	DatabaseURL   string        // endpoints, keys and usage: postgres://… or sqlite:///path
+	ConsulAddr    string        // backends from Consul when set, else from Nomad's registry
+	ConsulToken   string
+	NomadAddr     string
+	NomadToken    string
 	Anonymous     bool          // calls without a key, for one machine only
 	MaxBody       int64         // bytes; 0 is 64 MiB
 	HeaderTimeout time.Duration // wait for a backend's headers; 0 is 10 minutes, since answers that are not streamed come whole
@@ -55,12 +55,29 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
+	listener, err := net.Listen("tcp", c.Addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", c.Addr, err)
+	}
+	defer listener.Close()
+	db, err := store.Await(ctx, c.DatabaseURL, clock.System(), c.Logger)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			c.Logger.Warn("database not closed", "error", err)
+		}
+	}()
 	watcher := discover.NewWatcher(registry, c.Logger.Named("discover"))
-	table := route.NewTable(c.Store, watcher, clock.System(), c.Logger.Named("route"))
+	table := route.NewTable(db, watcher, clock.System(), c.Logger.Named("route"))
 	numbers := newMetrics()
-	usage := meter.New(c.Store, c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
+	usage := meter.New(db, c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
 	h := &handler{
-		table: table, relay: relay.New(c.HeaderTimeout), keys: auth.NewAuthenticator(c.Store, clock.System(), c.Logger.Named("auth")), meter: usage,
+		table: table, relay: relay.New(c.HeaderTimeout), keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
 		ready: func(ctx context.Context) []string {
 			problems := []string{}
@@ -72,10 +89,6 @@ func Run(ctx context.Context, c Config) error {
 			}
 			return problems
 		},
-	}
-	listener, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", c.Addr, err)
 	}
 	c.Logger.Info("gateway listens", "addr", listener.Addr().String())
 	if c.Listening != nil {

@@ -68,7 +68,8 @@ type fixture struct {
 func start(t *testing.T, anonymous bool) fixture {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	db, err := store.Open(ctx, filepath.Join(t.TempDir(), "test.db"), hclog.NewNullLogger())
+	url := "sqlite://" + filepath.Join(t.TempDir(), "test.db")
+	db, err := store.Open(ctx, url, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func start(t *testing.T, anonymous bool) fixture {
 	done := make(chan error, 1)
 	go func() {
 		done <- Run(ctx, Config{
-			Addr: "127.0.0.1:0", Store: db, NomadAddr: registry(t, "sim-7b", backend), Anonymous: anonymous, MaxBody: 1 << 20,
+			Addr: "127.0.0.1:0", DatabaseURL: url, NomadAddr: registry(t, "sim-7b", backend), Anonymous: anonymous, MaxBody: 1 << 20,
 			Logger: hclog.NewNullLogger(), Listening: func(addr string) { listening <- addr },
 		})
 	}()
