@@ -60,17 +60,49 @@ func BenchmarkDecide1000x8(b *testing.B) {
 	for _, name := range []string{"share", "share×8", "share-waits", "share-model", "shares-2", "whole", "whole-8-wait"} {
 		r := requests[name]
 		b.Run(name, func(b *testing.B) {
-			e := New(Config{})
-			took := make([]time.Duration, 0, b.N)
-			b.ReportAllocs()
-			for b.Loop() {
-				start := time.Now()
-				e.Decide(s, r)
-				took = append(took, time.Since(start))
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+			measure(b, s, r)
 		})
 	}
+}
+
+// measure reports the median and the 99th percentile of deciding.
+func measure(b *testing.B, s Snapshot, r Request) {
+	b.Helper()
+	e := New(Config{})
+	took := make([]time.Duration, 0, b.N)
+	b.ReportAllocs()
+	for b.Loop() {
+		start := time.Now()
+		e.Decide(s, r)
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}
+
+// BenchmarkSwitch1000x8 asks for a share where every card is whole, empty and switchable: a new cluster's first share.
+func BenchmarkSwitch1000x8(b *testing.B) {
+	var nodes []testNode
+	for i := range 1000 {
+		nodes = append(nodes, testNode{Name: fmt.Sprintf("node-%04d", i), Cards: []testCard{{Form: accel.Whole, Count: 8, Auto: true}}})
+	}
+	measure(b, snapshotOf(nodes...), ask(1, accel.Ask{MemoryMiB: 4 << 10}))
+}
+
+// BenchmarkTogether1000x8 asks for two tasks on one node where each fits alone and both never do.
+func BenchmarkTogether1000x8(b *testing.B) {
+	var nodes []testNode
+	for i := range 1000 {
+		n := testNode{Name: fmt.Sprintf("node-%04d", i)}
+		for range 8 {
+			n.Cards = append(n.Cards, testCard{Used: 79})
+		}
+		n.Cards[0].Used = 40
+		nodes = append(nodes, n)
+	}
+	r := ask(1, accel.Ask{Count: 1, MemoryMiB: 30 << 10})
+	r.Groups[0].Tasks = append(r.Groups[0].Tasks, r.Groups[0].Tasks[0])
+	r.Groups[0].Tasks[1].Name = "other"
+	measure(b, snapshotOf(nodes...), r)
 }

@@ -17,7 +17,7 @@ func (e *Engine) switches(s Snapshot, r Request) []Switch {
 		if !try.toShared && !try.toWhole {
 			continue
 		}
-		switched, cards := imagine(s, try.toShared, try.toWhole)
+		switched, cards := imagine(s, &r, try.toShared, try.toWhole)
 		if len(cards) == 0 {
 			continue
 		}
@@ -42,8 +42,8 @@ func kinds(r *Request) (share, whole bool) {
 	return share, whole
 }
 
-// imagined is the cards of a pool that would exist after switching. Of more than real instances, the rest are these
-// cards, in order.
+// imagined is the cards of a pool that would exist after switching. Of instances taken beyond the real ones, each is
+// one of these cards, in order.
 type imagined struct {
 	real  int
 	cards []string
@@ -53,16 +53,19 @@ type imagined struct {
 type place struct{ node, group string }
 
 // imagine copies the nodes that have empty switchable cards, with those cards in the other form.
-func imagine(s Snapshot, toShared, toWhole bool) (Snapshot, map[place]imagined) {
+func imagine(s Snapshot, r *Request, toShared, toWhole bool) (Snapshot, map[place]imagined) {
 	cards := map[place]imagined{}
-	unit := sliceSize(s)
+	unit, most := sliceSize(s), shares(r)
 	out := s
 	copied := false
 	for i := range s.Nodes {
 		node := &s.Nodes[i]
+		if !node.Ready {
+			continue
+		}
 		pools := node.Pools
 		if toShared {
-			pools = imagineShared(node.ID, pools, unit, cards)
+			pools = imagineShared(node.ID, pools, unit, most, cards)
 		}
 		if toWhole {
 			pools = imagineWhole(node, pools, cards)
@@ -79,6 +82,19 @@ func imagine(s Snapshot, toShared, toWhole bool) (Snapshot, map[place]imagined) 
 	return out, cards
 }
 
+// shares is how many shares of cards the request asks for: no more cards of one model and node need to be imagined.
+func shares(r *Request) int {
+	n := 0
+	for _, g := range r.Groups {
+		for _, t := range g.Tasks {
+			if t.Ask != nil && !t.Ask.Whole() {
+				n += max(0, g.Count) * t.Ask.Count
+			}
+		}
+	}
+	return n
+}
+
 // sliceSize is the smallest slice that the cluster has, which is what a newly shared card will most likely have.
 func sliceSize(s Snapshot) uint64 {
 	var smallest uint64
@@ -93,29 +109,32 @@ func sliceSize(s Snapshot) uint64 {
 	return cmp.Or(smallest, uint64(accel.DefaultSliceMiB))
 }
 
-// imagineShared turns each empty switchable whole card into a shared one. The pools are the ones given when there is
-// none.
-func imagineShared(node string, pools []Pool, unit uint64, cards map[place]imagined) []Pool {
+// imagineShared turns empty switchable whole cards into shared ones, at most most of each model. The pools are the
+// ones given when there is none.
+func imagineShared(node string, pools []Pool, unit uint64, most int, cards map[place]imagined) []Pool {
 	out := pools
 	for i := range pools {
 		p := &pools[i]
+		if p.Form != accel.Whole || !p.Auto || p.UnitMiB < unit {
+			continue
+		}
 		empty := emptyCards(p)
-		if p.Form != accel.Whole || !p.Auto || p.UnitMiB < unit || len(empty) == 0 {
+		empty = empty[:min(len(empty), most)]
+		if len(empty) == 0 {
 			continue
 		}
 		if &out[0] == &pools[0] {
-			out = slices.Clone(pools)
+			out = append(make([]Pool, 0, len(pools)+len(empty)), pools...)
 		}
 		out[i].Total -= len(empty)
-		for _, c := range empty {
-			name := p.Model + "-" + accel.ShortID(p.Vendor, c.UUID)
-			units := int(p.UnitMiB / unit)
+		for j := range empty {
+			c := &empty[j]
+			c.Units, c.MemoryMiB = int(p.UnitMiB/unit), p.UnitMiB
 			shared := Pool{
-				Vendor: p.Vendor, Type: accel.Shared.DeviceType(), Name: name, Model: p.Model, Form: accel.Shared,
-				UnitMiB: unit, Total: units, Modes: p.Modes,
-				Cards: []Card{{UUID: c.UUID, Index: c.Index, Healthy: true, MemoryMiB: p.UnitMiB, Units: units}},
+				// The UUID suffices as a name here: nobody but usedSwitches sees it.
+				Group: c.UUID, Vendor: p.Vendor, Type: accel.Shared.DeviceType(), Name: c.UUID, Model: p.Model, Form: accel.Shared,
+				UnitMiB: unit, Total: c.Units, Modes: p.Modes, Cards: empty[j : j+1],
 			}
-			shared.Group = string(p.Vendor) + "/" + shared.Type + "/" + name
 			out = append(out, shared)
 			cards[place{node, shared.Group}] = imagined{cards: []string{c.UUID}, to: accel.Shared}
 		}
@@ -133,7 +152,7 @@ func emptyCards(p *Pool) []Card {
 		}
 	}
 	slices.SortFunc(out, func(a, b Card) int { return cmp.Compare(a.UUID, b.UUID) })
-	return out[:min(len(out), p.Free())]
+	return out[:min(len(out), p.Free())] // a copy: the caller may change it
 }
 
 // imagineWhole turns each empty switchable shared card into a whole one of its model's pool.
