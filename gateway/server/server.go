@@ -24,9 +24,9 @@ import (
 
 // Config says how the gateway runs.
 type Config struct {
-	Addr          string        // host:port to listen on
-	DatabaseURL   string        // endpoints, keys and usage: postgres://… or sqlite:///path
-	ConsulAddr    string        // backends from Consul when set, else from Nomad's registry
+	Addr          string // host:port to listen on
+	DatabaseURL   string // endpoints, keys and usage: postgres://… or sqlite:///path
+	ConsulAddr    string // backends from Consul when set, else from Nomad's registry
 	ConsulToken   string
 	NomadAddr     string
 	NomadToken    string
