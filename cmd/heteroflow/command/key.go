@@ -1,0 +1,125 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/posener/complete"
+
+	"github.com/heteroflow/heteroflow/api/client"
+)
+
+func keyCreateCommand(env Env) *command {
+	c := newCommand(env, "Make a key, and print it once", "NAME")
+	c.about = `
+Kinds: admin and tenant keys are for people and programs, node keys for device plugins, endpoint keys for users
+of the gateway. The key itself is the only thing on standard output, and is not shown again.`
+	conn, out := c.withConnection(), c.withOutput()
+	kind := c.flags.String("kind", "tenant", "admin, tenant, node or endpoint")
+	role := c.flags.String("role", "", "admin, member, viewer or node; by kind when left out")
+	tenant := c.flags.String("tenant", "", "`tenant` that the key acts for; your own when left out")
+	expires := c.flags.Duration("expires", 0, "how long the key is good for, such as 720h; for ever when left out")
+	var endpoints stringList
+	c.flags.Var(&endpoints, "endpoint", "`id` of an endpoint that an endpoint key may use, all when left out; may be repeated")
+	c.predict["kind"] = complete.PredictSet("admin", "tenant", "node", "endpoint")
+	c.predict["role"] = complete.PredictSet("admin", "member", "viewer", "node")
+	c.run = func(ctx context.Context, args []string) error {
+		if *expires < 0 {
+			return &usageError{"-expires is in the past: write how long the key is good for, such as 720h"}
+		}
+		body := client.KeyCreate{Name: args[0], Kind: client.KeyKind(*kind), Tenant: given(*tenant)}
+		if *role != "" {
+			r := client.KeyRole(*role)
+			body.Role = &r
+		}
+		if len(endpoints) > 0 {
+			list := []string(endpoints)
+			body.Endpoints = &list
+		}
+		if *expires > 0 {
+			at := time.Now().Add(*expires).UTC()
+			body.ExpiresAt = &at
+		}
+		service, err := c.service(conn)
+		if err != nil {
+			return err
+		}
+		answer, err := service.CreateKeyWithResponse(ctx, body)
+		created, raw, err := made(conn, answer, err)
+		if err != nil {
+			return err
+		}
+		return c.print(out, created, raw, func() error {
+			c.tell("Key %s (%s, tenant %s). Keep it: it is not shown again.", created.Key.ID, created.Key.Kind, created.Key.Tenant)
+			return c.printf("%s\n", created.Plaintext)
+		})
+	}
+	return c
+}
+
+func keyListCommand(env Env) *command {
+	c := newCommand(env, "List keys, without their secrets", "")
+	conn, out := c.withConnection(), c.withOutput()
+	page := c.withPage()
+	c.run = func(ctx context.Context, _ []string) error {
+		service, err := c.service(conn)
+		if err != nil {
+			return err
+		}
+		answer, err := service.ListKeysWithResponse(ctx, &client.ListKeysParams{Limit: page.limit, Cursor: given(*page.cursor)})
+		list, raw, err := read(conn, answer, err)
+		if err != nil {
+			return err
+		}
+		return c.print(out, list, raw, func() error {
+			t := table{{"ID", "Kind", "Name", "Tenant", "Role", "Begins", "Endpoints", "Created", "Expires", "Last Used"}}
+			for _, k := range list.Items {
+				t.row(out.id(k.ID), string(k.Kind), k.Name, dash(k.Tenant), dash(k.Role), k.Prefix, dash(strings.Join(k.Endpoints, ",")),
+					moment(&k.CreatedAt), dash(moment(k.ExpiresAt)), dash(moment(k.LastUsedAt)))
+			}
+			c.tellNext(list.NextCursor)
+			return c.printf("%s", t)
+		})
+	}
+	return c
+}
+
+func keyDeleteCommand(env Env) *command {
+	c := newCommand(env, "Delete a key; it is refused from then on", "ID")
+	conn := c.withConnection()
+	c.run = func(ctx context.Context, args []string) error {
+		service, err := c.service(conn)
+		if err != nil {
+			return err
+		}
+		answer, err := service.DeleteKeyWithResponse(ctx, args[0])
+		if err := done(conn, answer, err); err != nil {
+			return fmt.Errorf("delete key %s: %w", args[0], err)
+		}
+		c.tell("Key %s deleted.", args[0])
+		return nil
+	}
+	return c
+}
+
+// page says which part of a list is wanted.
+type page struct {
+	limit  *int
+	cursor *string
+}
+
+func (c *command) withPage() *page {
+	return &page{
+		limit:  c.flags.Int("limit", 100, "at most this `many`, up to 1000"),
+		cursor: c.flags.String("cursor", "", "`cursor` of the next page, as the page before told it"),
+	}
+}
+
+// tellNext names the next page beside the data.
+func (c *command) tellNext(cursor *string) {
+	if cursor != nil && *cursor != "" {
+		c.tell("There is more: -cursor %s", *cursor)
+	}
+}

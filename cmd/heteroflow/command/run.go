@@ -1,0 +1,144 @@
+// Package command holds the commands of the heteroflow command line: each reads flags, asks a server or starts one,
+// and prints. Data goes to standard output, messages to standard error. What the servers do, and how the parts of
+// one machine are put together, does not belong here.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/cli"
+
+	"github.com/heteroflow/heteroflow/internal/version"
+)
+
+// Env is what a command has of the world. Tests give their own.
+type Env struct {
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Environ        func() []string
+}
+
+// Exit codes: 0 it worked; 1 it did not; 2 it worked, and the answer is one to act on: a job waits for room, a plan
+// would change something, the doctor found something broken.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitOther = 2
+)
+
+// registry lists the commands by the words that call them.
+var registry = map[string]func(Env) *command{
+	"dev": devCommand, "server": serverCommand, "gateway": gatewayCommand,
+	"job run": jobRunCommand, "job status": jobStatusCommand, "job logs": jobLogsCommand,
+	"job stop": jobStopCommand, "job plan": jobPlanCommand, "job validate": jobValidateCommand,
+	"gpus": gpusCommand, "explain": explainCommand, "doctor": doctorCommand,
+	"key create": keyCreateCommand, "key list": keyListCommand, "key delete": keyDeleteCommand,
+	"endpoint create": endpointCreateCommand, "endpoint list": endpointListCommand, "endpoint delete": endpointDeleteCommand,
+	"usage": usageCommand, "version": versionCommand,
+}
+
+// groups are the words that stand before other words.
+var groups = map[string]string{
+	"job":      "Run jobs, look at them and stop them",
+	"key":      "Make and delete keys of people, programs, nodes and gateway users",
+	"endpoint": "Name models that the gateway serves",
+}
+
+// Run runs the command that the arguments name and gives its exit code.
+func Run(ctx context.Context, args []string, env Env) int {
+	c := cli.NewCLI("heteroflow", version.Version)
+	c.Args = args
+	c.HelpWriter, c.ErrorWriter = env.Stdout, env.Stderr
+	c.HelpFunc = help
+	c.Commands = map[string]cli.CommandFactory{}
+	for name, build := range registry {
+		c.Commands[name] = func() (cli.Command, error) {
+			cmd := build(env)
+			cmd.name, cmd.env, cmd.ctx = name, env, ctx
+			cmd.flags.Usage = func() {}
+			return cmd, nil
+		}
+	}
+	for name, synopsis := range groups {
+		c.Commands[name] = func() (cli.Command, error) { return group{name, synopsis}, nil }
+	}
+	code, err := c.Run()
+	if err != nil {
+		fmt.Fprintln(env.Stderr, err)
+		return exitError
+	}
+	if code == cli.RunResultHelp || code == 127 { // 127: no such command; help was printed
+		return exitError
+	}
+	return code
+}
+
+// group is a command that only has commands below it.
+type group struct{ name, synopsis string }
+
+func (g group) Synopsis() string { return g.synopsis }
+func (g group) Run([]string) int { return cli.RunResultHelp }
+func (g group) Help() string {
+	return "Usage: heteroflow " + g.name + " <command> [flags] [arguments]\n\n  " + g.synopsis + "."
+}
+
+// help is the text without a command: what there is, common things first.
+func help(commands map[string]cli.CommandFactory) string {
+	order := []string{"dev", "gpus", "job", "explain", "doctor", "usage", "key", "endpoint", "server", "gateway", "version"}
+	var b strings.Builder
+	b.WriteString("Usage: heteroflow [-version] [-help] <command> [flags] [arguments]\n\nCommands:\n")
+	for _, name := range order {
+		factory, ok := commands[name]
+		if !ok {
+			continue
+		}
+		if c, err := factory(); err == nil {
+			fmt.Fprintf(&b, "    %-10s %s\n", name, c.Synopsis())
+		}
+	}
+	for name := range commands {
+		if !slices.Contains(order, name) {
+			fmt.Fprintf(&b, "    %s\n", name)
+		}
+	}
+	b.WriteString("\nThe placement service is asked at HETEROFLOW_ADDR (" + defaultAddr + ").")
+	return b.String()
+}
+
+// codeError ends a command with an exit code of its own; without a text nothing more is printed.
+type codeError struct {
+	code int
+	text string
+}
+
+func (e *codeError) Error() string { return e.text }
+
+// finish prints what went wrong and gives the exit code.
+func finish(env Env, name string, err error) int {
+	var coded *codeError
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &coded):
+		if coded.text != "" {
+			fmt.Fprintln(env.Stderr, coded.text)
+		}
+		return coded.code
+	case errors.As(err, &usage):
+		fmt.Fprintf(env.Stderr, "%s\nFor help: heteroflow %s -help\n", usage.text, name)
+		return exitError
+	}
+	fmt.Fprintln(env.Stderr, "Error:", err)
+	return exitError
+}
+
+// usageError is a command line that does not say what to do.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }

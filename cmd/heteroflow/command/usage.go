@@ -1,0 +1,98 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/posener/complete"
+
+	"github.com/heteroflow/heteroflow/api/client"
+)
+
+func usageCommand(env Env) *command {
+	c := newCommand(env, "Show what was used through the gateway", "")
+	conn, out := c.withConnection(), c.withOutput()
+	by := c.flags.String("by", "model", "add up by model, key or endpoint; request lists single requests")
+	from := c.flags.String("from", "", "from this `moment` on: RFC 3339, or how long ago, such as 24h")
+	to := c.flags.String("to", "", "up to this `moment`: RFC 3339, or how long ago")
+	page := c.withPage()
+	c.predict["by"] = complete.PredictSet("model", "key", "endpoint", "request")
+	c.run = func(ctx context.Context, _ []string) error {
+		begin, err := parseMoment("from", *from)
+		if err != nil {
+			return err
+		}
+		end, err := parseMoment("to", *to)
+		if err != nil {
+			return err
+		}
+		service, err := c.service(conn)
+		if err != nil {
+			return err
+		}
+		switch *by {
+		case "model", "key", "endpoint":
+			group := client.SumUsageParamsGroupBy(*by)
+			answer, err := service.SumUsageWithResponse(ctx, &client.SumUsageParams{From: begin, To: end, GroupBy: &group})
+			list, raw, err := read(conn, answer, err)
+			if err != nil {
+				return err
+			}
+			return c.print(out, list, raw, func() error { return c.printf("%s", sumTable(*by, list.Items)) })
+		case "request":
+			answer, err := service.ListUsageWithResponse(ctx, &client.ListUsageParams{From: begin, To: end, Limit: page.limit, Cursor: given(*page.cursor)})
+			list, raw, err := read(conn, answer, err)
+			if err != nil {
+				return err
+			}
+			return c.print(out, list, raw, func() error {
+				c.tellNext(list.NextCursor)
+				return c.printf("%s", requestTable(out, list.Items))
+			})
+		}
+		return &usageError{fmt.Sprintf("-by %s is not known: write model, key, endpoint or request", *by)}
+	}
+	return c
+}
+
+// parseMoment reads a time, or a duration before now; nil for the empty text.
+func parseMoment(name, text string) (*time.Time, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if at, err := time.Parse(time.RFC3339, text); err == nil {
+		return &at, nil
+	}
+	ago, err := time.ParseDuration(text)
+	if err != nil || ago < 0 {
+		return nil, &usageError{fmt.Sprintf("-%s %q is no moment: write it as 2026-01-31T12:00:00Z, or how long ago, such as 24h", name, text)}
+	}
+	at := time.Now().Add(-ago).UTC()
+	return &at, nil
+}
+
+func sumTable(by string, sums []client.UsageSum) table {
+	t := table{{map[string]string{"model": "Model", "key": "Key", "endpoint": "Endpoint"}[by], "Requests", "Prompt Tokens", "Completion Tokens", "Not Counted"}}
+	for _, s := range sums {
+		t.row(dash(s.Name), strconv.FormatInt(s.Requests, 10), strconv.FormatInt(s.PromptTokens, 10),
+			strconv.FormatInt(s.CompletionTokens, 10), strconv.FormatInt(s.Unknown, 10))
+	}
+	return t
+}
+
+func requestTable(out *output, list []client.Usage) table {
+	tokens := func(n *int64) string {
+		if n == nil {
+			return "-" // the engine did not say
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	t := table{{"ID", "Started", "Model", "Operation", "Status", "End", "Prompt", "Completion", "Tries", "ms"}}
+	for _, u := range list {
+		t.row(out.id(u.ID), moment(&u.StartedAt), u.Model, u.Operation, strconv.Itoa(u.Status), u.End, tokens(u.PromptTokens),
+			tokens(u.CompletionTokens), strconv.Itoa(u.Tries), strconv.FormatInt(u.DurationMS, 10))
+	}
+	return t
+}

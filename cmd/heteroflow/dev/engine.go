@@ -1,0 +1,99 @@
+package dev
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/heteroflow/heteroflow/internal/embedded"
+	"github.com/heteroflow/heteroflow/internal/embedded/client"
+)
+
+// machine is what both engines are told about this machine.
+type machine struct {
+	found     inventory
+	serverURL string // placement service
+	publicKey string // of its grants
+	pluginDir string
+	stateDir  string
+}
+
+// deviceConfig is the device plugin's config block.
+func (m machine) deviceConfig() map[string]any {
+	config := map[string]any{"state_dir": m.stateDir, "server": m.serverURL, "fingerprint_period": "2s"}
+	if m.found.sim != "" {
+		config["sim_config"] = m.found.sim
+	}
+	return config
+}
+
+// driverConfig is the task driver's config block.
+func (m machine) driverConfig() map[string]any {
+	return map[string]any{
+		"state_dir": m.stateDir, "grant_public_key": m.publicKey,
+		"docker":  map[string]any{"enabled": m.found.docker},
+		"process": map[string]any{"enabled": m.found.process},
+	}
+}
+
+// choose finds the engine that was asked for. It takes the listener over, or closes it.
+func choose(o Options, m machine, listener net.Listener) (engine, error) {
+	nomad := o.NomadPath
+	if nomad == "" {
+		nomad = "nomad"
+	}
+	path, err := exec.LookPath(nomad)
+	switch o.Engine {
+	case Embedded:
+		return newEmbedded(o, m, listener)
+	case Nomad:
+		if err != nil {
+			return nil, fmt.Errorf("find nomad: %w\nInstall it, or write -engine=embedded", err)
+		}
+		return newNomad(o, m, path, listener)
+	case Auto:
+		if err != nil {
+			return newEmbedded(o, m, listener)
+		}
+		return newNomad(o, m, path, listener)
+	}
+	return nil, fmt.Errorf("engine %q is not known: write auto, embedded or nomad", o.Engine)
+}
+
+type embeddedEngine struct{ *embedded.Engine }
+
+func newEmbedded(o Options, m machine, listener net.Listener) (engine, error) {
+	e, err := embedded.New(embedded.Config{
+		DataDir: filepath.Join(o.DataDir, "engine"), Listener: listener, NodeEnabled: true, PluginDir: m.pluginDir,
+		Plugins: []client.PluginConfig{{Name: devicePlugin, Config: m.deviceConfig()}, {Name: driverPlugin, Config: m.driverConfig()}},
+		NewNode: func(c client.Config) (embedded.NodeSide, error) {
+			c.StopOnExit, c.ConsulAddr = !o.Keep, o.ConsulAddr
+			return client.New(c)
+		},
+		Logger: o.Log.Named("engine"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the embedded engine: %w", err)
+	}
+	return &embeddedEngine{e}, nil
+}
+
+func (*embeddedEngine) name() string { return "embedded engine" }
+
+func (e *embeddedEngine) run(ctx context.Context, ready func(string)) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return e.Run(ctx) })
+	g.Go(func() error {
+		select {
+		case <-e.Ready():
+			ready(e.Addr())
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return g.Wait()
+}

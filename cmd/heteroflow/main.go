@@ -1,0 +1,19 @@
+// Command heteroflow is the one command line: it starts the parts, and speaks to them. What each command does lives
+// in the packages below; nothing but the hand-over belongs here.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/heteroflow/heteroflow/cmd/heteroflow/command"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := command.Run(ctx, os.Args[1:], command.Env{Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Environ: os.Environ})
+	stop()
+	os.Exit(code)
+}
