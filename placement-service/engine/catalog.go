@@ -103,14 +103,10 @@ func (c Catalog) Impossible(a accel.Ask) *Never {
 	}
 	most := 0
 	for _, m := range accepted {
-		if a.Whole() {
-			most = max(most, m.MostOnOne)
-		} else {
-			most += m.MostOnOne // cards of one ask for shares may differ in model
-		}
+		most = max(most, m.MostOnOne)
 	}
 	if a.Count > most {
-		return &Never{CodeCount, "count", fmt.Sprintf("needs %d cards on one node, but no node has more than %d: write at most %d, and more allocations of the group",
+		return &Never{CodeCount, "count", fmt.Sprintf("needs %d cards of one model on one node, but no node has more than %d: write at most %d, and more allocations of the group",
 			a.Count, most, most)}
 	}
 	return nil

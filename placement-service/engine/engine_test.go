@@ -148,17 +148,19 @@ func hasRoom(s Snapshot, g *GroupAsk, a accel.Ask) bool {
 		if !n.Ready || n.CPUMHz < g.CPUMHz {
 			continue
 		}
-		fits := map[int]int{} // pools that serve one card each, by their instances where these must be equal
+		fits := map[kind]int{}
 		for i := range n.Pools {
 			p := &n.Pools[i]
+			like := kind{p.Vendor, p.Model, p.Form, p.UnitMiB, 0}
 			switch {
 			case !a.Accepts(p.Vendor, p.Model):
 			case a.Whole() && p.Form == accel.Whole && p.Free() >= a.Count:
 				return true
 			case a.Whole() && p.Form == accel.Shared && p.Free() == p.Total:
-				fits[p.Total]++
+				like.total = p.Total
+				fits[like]++
 			case !a.Whole() && (p.Form == accel.Shared || p.Form == accel.MIG) && strength(tier(p)) >= strength(a.QoS) && p.FreeMiB() >= a.MemoryMiB:
-				fits[shapeOf(p)]++
+				fits[like]++
 			}
 		}
 		for _, n := range fits {
@@ -170,13 +172,13 @@ func hasRoom(s Snapshot, g *GroupAsk, a accel.Ask) bool {
 	return false
 }
 
-// shapeOf tells apart pools whose instances differ, since the blocks of one task have equal counts.
-func shapeOf(p *Pool) int {
-	shape := int(p.UnitMiB)
-	if p.Form == accel.MIG {
-		shape = -shape
-	}
-	return shape
+// kind is what the cards of one task have in common.
+type kind struct {
+	vendor accel.Vendor
+	model  string
+	form   accel.Form
+	unit   uint64
+	total  int
 }
 
 func TestMatchStars(t *testing.T) {

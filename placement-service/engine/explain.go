@@ -92,40 +92,67 @@ func (w *work) nodeLack(i int) lack {
 func (w *work) taskLack(node, t int) lack {
 	ask := w.tasks[t].Ask
 	l := lack{node: node, task: t, code: CodeBrand, have: -1}
-	fits := 0
-	together := 0
+	most, all := 0, 0 // cards that would do, of one kind and of all
 	for p := w.first[node]; p < w.first[node+1]; p++ {
 		pool := w.pool(node, p)
 		if code := w.why[t][p]; code != "" {
 			l.better(code, pool, -1)
 			continue
 		}
-		free := w.free(node, p)
+		n := w.fits(node, t, p)
+		all += n
+		like := w.fitsLike(node, t, p)
+		most = max(most, like)
 		if ask.Whole() {
-			n := wholeCards(pool, free)
-			together += n
-			fits = max(fits, n)
-			l.better(CodeCount, pool, n)
-			continue
+			l.better(CodeCount, pool, like)
+		} else {
+			l.better(CodeMemory, pool, int(pool.UnitMiB)*w.free(node, p))
 		}
-		mib := uint64(free) * pool.UnitMiB
-		if mib >= ask.MemoryMiB {
-			fits++
-		}
-		l.better(CodeMemory, pool, int(mib))
-	}
-	if fits >= ask.Count {
-		return lack{}
 	}
 	switch {
-	case ask.Whole() && sharedCards(w, node, t) >= ask.Count:
+	case most >= ask.Count:
 		return lack{}
-	case ask.Whole() && together >= ask.Count:
+	case all >= ask.Count:
 		l.code = CodeModelsDiffer
-	case !ask.Whole() && fits > 0:
-		l.code, l.have = CodeCount, fits
+	case !ask.Whole() && most > 0:
+		l.code, l.have = CodeCount, most
 	}
 	return l
+}
+
+// fits is how many cards of a pool would serve one card of a task's ask: whole ones or partitions, or the one behind
+// the slices.
+func (w *work) fits(node, t, p int) int {
+	ask, pool, free := w.tasks[t].Ask, w.pool(node, p), w.free(node, p)
+	switch {
+	case w.why[t][p] != "":
+		return 0
+	case ask.Whole() && (pool.Form == accel.Whole || pool.Form == accel.Partition):
+		return free
+	case ask.Whole() && wholeCard(pool) && free == pool.Total:
+		return 1
+	case !ask.Whole() && free > 0 && uint64(free)*pool.UnitMiB >= ask.MemoryMiB:
+		return 1
+	}
+	return 0
+}
+
+// fitsLike is how many cards of one kind with this pool's would serve: those of a pool of whole cards come from it
+// alone, those behind slices from all such cards of the model.
+func (w *work) fitsLike(node, t, p int) int {
+	pool := w.pool(node, p)
+	if pool.Form == accel.Whole || pool.Form == accel.Partition {
+		return w.fits(node, t, p)
+	}
+	n := 0
+	for q := w.first[node]; q < w.first[node+1]; q++ {
+		other := w.pool(node, q)
+		same := other.Form == pool.Form && other.UnitMiB == pool.UnitMiB && sameModel(pool, other)
+		if same && (!w.tasks[t].Ask.Whole() || other.Total == pool.Total) {
+			n += w.fits(node, t, q)
+		}
+	}
+	return n
 }
 
 // better keeps the pool that comes nearer: the later reason, then more free, then the first name.
@@ -134,34 +161,6 @@ func (l *lack) better(code Code, p *Pool, have int) {
 	if order > 0 || order == 0 && (l.pool == nil || p.Group < l.pool.Group) {
 		l.code, l.pool, l.have = code, p, have
 	}
-}
-
-// wholeCards is how many whole cards, or partitions, are free in a pool.
-func wholeCards(p *Pool, free int) int {
-	switch {
-	case p.Form == accel.Whole || p.Form == accel.Partition:
-		return free
-	case wholeCard(p) && free == p.Total:
-		return 1
-	}
-	return 0
-}
-
-// sharedCards is how many shared cards of the node are free as a whole, of those with equally many slices: each is a
-// block of its own, so that they add up.
-func sharedCards(w *work, node, t int) int {
-	most := 0
-	for p := w.first[node]; p < w.first[node+1]; p++ {
-		n := 0
-		for q := w.first[node]; q < w.first[node+1]; q++ {
-			pool := w.pool(node, q)
-			if w.why[t][q] == "" && pool.Form == accel.Shared && pool.Total == w.pool(node, p).Total && pool.UnitMiB == w.pool(node, p).UnitMiB {
-				n += wholeCards(pool, w.free(node, q))
-			}
-		}
-		most = max(most, n)
-	}
-	return most
 }
 
 // say fills the sentence and its parts.
@@ -243,7 +242,7 @@ func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
 	case CodeQoS:
 		return fmt.Sprintf("no card it may use isolates shares as %s; best is %s on node %s with %s", ask.QoS, l.pool.Name, node, tier(l.pool))
 	case CodeModelsDiffer:
-		return fmt.Sprintf("node %s has as many free, but of different models, and one ask takes cards of one model", node)
+		return fmt.Sprintf("node %s has as many that would do, but of different models, and one ask takes cards of one model", node)
 	case CodeDistinctHosts:
 		return "its allocations are to be on different nodes, and every node with room has one"
 	case CodeOneNode:

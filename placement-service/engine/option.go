@@ -16,6 +16,7 @@ type option struct {
 	form    accel.Form // of the pools
 	unitMiB uint64     // of the pools; 0 where it does not matter
 	total   int        // instances of the pools; 0 where it does not matter: a whole card out of its slices
+	like    *Pool      // the pools are of this one's brand and model; nil for one block, where it does not matter
 	keep    []Block    // of the running plan; the other fields but units and blocks do not matter then
 	waste   uint64     // MiB that each block takes beyond the ask
 }
@@ -25,15 +26,20 @@ func (o *option) accepts(block int, p *Pool) bool {
 	if o.keep != nil {
 		return o.keep[block].names(p)
 	}
-	return p.Form == o.form && (o.unitMiB == 0 || p.UnitMiB == o.unitMiB) && (o.total == 0 || p.Total == o.total && wholeCard(p))
+	return p.Form == o.form && (o.unitMiB == 0 || p.UnitMiB == o.unitMiB) && (o.total == 0 || p.Total == o.total && wholeCard(p)) &&
+		(o.like == nil || sameModel(o.like, p))
 }
+
+// sameModel reports whether one task can take cards of both pools: a task works on cards of one model.
+func sameModel(a, b *Pool) bool { return a.Vendor == b.Vendor && a.Model == b.Model }
 
 // options lists the ways to serve a task on the pools that come into question, best first.
 func (w *work) options(task int) []option {
 	var out []option
 	add := func(o option) {
 		if o.units > 0 && !slices.ContainsFunc(out, func(x option) bool {
-			return x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total
+			return x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total &&
+				(x.like == nil || sameModel(x.like, o.like))
 		}) {
 			out = append(out, o)
 		}
@@ -42,7 +48,11 @@ func (w *work) options(task int) []option {
 	for _, n := range w.open {
 		for p := w.first[n]; p < w.first[n+1]; p++ {
 			if w.why[task][p] == "" {
-				add(optionOn(ask, w.pool(n, p)))
+				o := optionOn(ask, w.pool(n, p))
+				if o.blocks > 1 {
+					o.like = w.pool(n, p)
+				}
+				add(o)
 			}
 		}
 	}
@@ -50,9 +60,17 @@ func (w *work) options(task int) []option {
 		return cmp.Or(
 			cmp.Compare(preference(a.form), preference(b.form)), cmp.Compare(a.waste, b.waste),
 			cmp.Compare(a.units, b.units), cmp.Compare(a.unitMiB, b.unitMiB), cmp.Compare(a.total, b.total),
+			compareModels(a.like, b.like),
 		)
 	})
 	return out
+}
+
+func compareModels(a, b *Pool) int {
+	if a == nil || b == nil {
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Model, b.Model))
 }
 
 // optionOn is the way to serve an ask on pools like this one. Its units are 0 when there is none.

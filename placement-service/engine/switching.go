@@ -227,7 +227,7 @@ func switchSentence(s Snapshot, switches []Switch, need string) string {
 	if len(names) > 3 {
 		list += fmt.Sprintf(" and %d more", len(names)-3)
 	}
-	return fmt.Sprintf("needs %s: no card in that form has room, an empty one is being switched: %s", need, list)
+	return fmt.Sprintf("needs %s: too few cards in that form have room, empty ones are being switched: %s", need, list)
 }
 
 // cardName is the model, the node and the form's id of a card, for people.
