@@ -47,17 +47,26 @@ func BenchmarkDecide1000x8(b *testing.B) {
 	requests := map[string]Request{
 		"share":        ask(1, accel.Ask{MemoryMiB: 4 << 10}),
 		"share×8":      ask(8, accel.Ask{MemoryMiB: 4 << 10}),
-		"share-waits":  ask(1, accel.Ask{MemoryMiB: 79 << 10}),
+		"share-waits":  ask(1, accel.Ask{Count: 4, MemoryMiB: 40 << 10}),
+		"share-switch": ask(1, accel.Ask{MemoryMiB: 8 << 10, Models: []string{"910B*"}}),
 		"share-model":  ask(2, accel.Ask{MemoryMiB: 8 << 10, Models: []string{"A100*", "910B*"}, QoS: accel.Silver}),
 		"shares-2":     ask(1, accel.Ask{Count: 2, MemoryMiB: 6 << 10}),
 		"whole":        ask(1, accel.Ask{Vendors: []accel.Vendor{accel.Hygon}}),
 		"whole-8-wait": ask(1, accel.Ask{Count: 8}),
 	}
+	want := map[string]Code{"share-waits": CodeCount, "share-switch": CodeFormSwitch, "whole-8-wait": CodeCount}
 	for name, r := range requests {
 		r.Groups[0].Constraints = []Constraint{{"${attr.kernel.name}", "linux", "="}}
 		requests[name] = r
+		var got Code
+		if d := New(Config{}).Decide(s, r); !d.Placed {
+			got = d.Refusal.Code
+		}
+		if got != want[name] {
+			b.Fatalf("%s: code %q, want %q", name, got, want[name])
+		}
 	}
-	for _, name := range []string{"share", "share×8", "share-waits", "share-model", "shares-2", "whole", "whole-8-wait"} {
+	for _, name := range []string{"share", "share×8", "share-waits", "share-switch", "share-model", "shares-2", "whole", "whole-8-wait"} {
 		r := requests[name]
 		b.Run(name, func(b *testing.B) {
 			measure(b, s, r)

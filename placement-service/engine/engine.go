@@ -79,7 +79,7 @@ func (e *Engine) Decide(s Snapshot, r Request) Decision {
 	if r.Loose != "" {
 		return e.decideLoose(s, r)
 	}
-	d := e.decide(&s, &r)
+	d := e.decide(&s, &r, true)
 	if d.Placed || len(s.Nodes) == 0 {
 		return d
 	}
@@ -94,14 +94,15 @@ func (e *Engine) Decide(s Snapshot, r Request) Decision {
 	return d
 }
 
-// decide runs the stages on one snapshot.
-func (e *Engine) decide(s *Snapshot, r *Request) Decision {
+// decide runs the stages on one snapshot. Without say a refusal has no reason, which costs a look at every node.
+func (e *Engine) decide(s *Snapshot, r *Request, say bool) Decision {
 	if len(s.Nodes) == 0 {
 		return Decision{Refusal: &Refusal{Code: CodeNoNodes, Sentence: "the cluster has no nodes yet: start a node with the device plugin"}}
 	}
 	w := e.scratch.Get().(*work)
 	defer e.scratch.Put(w)
 	w.reset(e, s, r)
+	w.say = say
 	plans := make([]GroupPlan, len(r.Groups))
 	var scores []Score
 	for _, i := range byHardness(r.Groups) {

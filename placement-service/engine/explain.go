@@ -45,7 +45,7 @@ func (w *work) explain() *Refusal {
 	if len(w.tasks) > 0 {
 		r.Task = w.tasks[task].Name
 	}
-	w.say(r, best, task)
+	w.tell(r, best, task)
 	return r
 }
 
@@ -100,8 +100,10 @@ func (w *work) taskLack(node, t int) lack {
 			continue
 		}
 		n := w.fits(node, t, p)
-		all += n
-		like := w.fitsLike(node, t, p)
+		like := n
+		if all += n; n > 0 && ask.Count > 1 {
+			like = w.fitsLike(node, t, p)
+		}
 		most = max(most, like)
 		if ask.Whole() {
 			l.better(CodeCount, pool, like)
@@ -163,8 +165,8 @@ func (l *lack) better(code Code, p *Pool, have int) {
 	}
 }
 
-// say fills the sentence and its parts.
-func (w *work) say(r *Refusal, l lack, task int) {
+// tell fills the sentence and its parts.
+func (w *work) tell(r *Refusal, l lack, task int) {
 	node := w.snap.Nodes[l.node].Name
 	if node == "" {
 		node = w.snap.Nodes[l.node].ID
@@ -195,9 +197,9 @@ func (w *work) say(r *Refusal, l lack, task int) {
 		r.Gap = fmt.Sprintf("%d short", ask.Count-have)
 		r.Sentence = fmt.Sprintf("needs %s on one node; best is %s: %s", r.Need, r.Best, r.Gap)
 	case CodeCPU:
-		w.sayBeside(r, node, w.ask.CPUMHz, l.have, "MHz of processor")
+		w.tellBeside(r, node, w.ask.CPUMHz, l.have, "MHz of processor")
 	case CodeNodeMemory:
-		w.sayBeside(r, node, w.ask.MemoryMiB, l.have, "MiB of main memory")
+		w.tellBeside(r, node, w.ask.MemoryMiB, l.have, "MiB of main memory")
 	default:
 		r.Sentence = fmt.Sprintf("needs %s; %s", r.Need, w.whyNot(l, node, ask))
 	}
@@ -209,7 +211,7 @@ func (w *work) say(r *Refusal, l lack, task int) {
 	}
 }
 
-func (w *work) sayBeside(r *Refusal, node string, want, have int, what string) {
+func (w *work) tellBeside(r *Refusal, node string, want, have int, what string) {
 	have = max(0, have)
 	r.Best = fmt.Sprintf("node %s with %d %s free", node, have, what)
 	r.Gap = fmt.Sprintf("%d short", want-have)

@@ -22,6 +22,9 @@ func (w *work) group(g *GroupAsk) (GroupPlan, *Refusal) {
 	if len(w.bound) == g.Count {
 		return w.plan(nil), nil
 	}
+	if !w.say {
+		return GroupPlan{}, &Refusal{}
+	}
 	if best != nil {
 		w.fill(best) // again, for the reason: why the next allocation does not fit
 	}

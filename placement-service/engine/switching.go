@@ -21,7 +21,7 @@ func (e *Engine) switches(s Snapshot, r Request) []Switch {
 		if len(cards) == 0 {
 			continue
 		}
-		if d := e.decide(&switched, &r); d.Placed {
+		if d := e.decide(&switched, &r, false); d.Placed {
 			if out := usedSwitches(d, cards); len(out) > 0 {
 				return out
 			}

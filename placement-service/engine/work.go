@@ -10,6 +10,7 @@ type work struct {
 	e    *Engine
 	snap *Snapshot
 	req  *Request
+	say  bool // a refusal is to give its reason
 
 	first   []int    // number of the first pool of each node, and the number of pools at the end
 	used    []int    // instances taken by this decision, by pool
