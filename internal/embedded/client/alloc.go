@@ -72,7 +72,7 @@ func newAllocRunner(c *Client, alloc *api.Allocation, st *allocState) (*allocRun
 		tr := &taskRunner{
 			alloc: ar, task: task, driver: driver, log: ar.log.With("task", task.Name),
 			policy: newRestartPolicy(policy, (role == roleMain && service) || role == rolePrestartSidecar || role == rolePoststartSidecar),
-			killed: newLatch(), restarts: make(chan struct{}, 1), done: newLatch(),
+			killed: newLatch(), restarts: make(chan restartAsk, 1), done: newLatch(),
 			st: &taskState{State: &api.TaskState{State: taskPending}},
 		}
 		if st != nil && st.Tasks[task.Name] != nil && st.Tasks[task.Name].State != nil {

@@ -39,6 +39,11 @@ type checkRunner struct {
 	ctx    context.Context // ends with the registration
 	stop   context.CancelFunc
 
+	restart  *api.CheckRestart
+	restarts *taskRunner // the task that a failing check starts again
+	began    time.Time
+	fails    int
+
 	mu     sync.Mutex
 	status api.AllocCheckStatus
 }
@@ -50,8 +55,11 @@ func newCheckRunner(ar *allocRunner, reg *api.ServiceRegistration, c *api.Servic
 		host, port = servicePort(alloc, c.PortLabel, ar.client.cfg.Node.HostIP)
 	}
 	sum := sha256.Sum256([]byte(reg.ID + "/" + strconv.Itoa(n)))
-	r := &checkRunner{alloc: ar, check: c, addr: net.JoinHostPort(host, strconv.Itoa(port)), header: http.Header{}, body: in.text(c.Body)}
+	r := &checkRunner{alloc: ar, check: c, addr: net.JoinHostPort(host, strconv.Itoa(port)), header: http.Header{}, body: in.text(c.Body), restart: c.CheckRestart, began: time.Now()}
 	r.url = checkURL(c, r.addr, in)
+	if r.restart != nil {
+		r.restarts = ar.task(cmp.Or(task, c.TaskName))
+	}
 	for k, vs := range c.Header {
 		for _, v := range vs {
 			r.header.Add(k, in.text(v))
@@ -98,7 +106,23 @@ func (r *checkRunner) run() {
 		if before != after {
 			r.alloc.wake()
 		}
+		r.judge(err != nil)
 		pause(r.ctx, checkInterval(r.check))
+	}
+}
+
+// judge starts the task again after as many failures in a row as its check_restart block allows.
+func (r *checkRunner) judge(failed bool) {
+	if r.restart == nil || r.restart.Limit <= 0 || r.restarts == nil {
+		return
+	}
+	if !failed || time.Since(r.began) < deref(r.restart.Grace, time.Second) {
+		r.fails = 0
+		return
+	}
+	if r.fails++; r.fails >= r.restart.Limit {
+		r.fails = 0
+		r.restarts.restart(restartAsk{reason: fmt.Sprintf("healthcheck: check %q unhealthy", r.status.Check), counts: true})
 	}
 }
 

@@ -105,6 +105,9 @@ func (c *Client) allocRoot(id string) string { return c.path("alloc", id) }
 // it, unless StopOnExit is set.
 func (c *Client) Run(ctx context.Context) error {
 	if err := c.loadPlugins(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	plugins, stopPlugins := context.WithCancel(context.WithoutCancel(ctx))

@@ -60,7 +60,7 @@ func (c *Client) RestartTask(allocID, task string) error {
 	for _, t := range tasks {
 		if t.state() == taskRunning {
 			restarted = true
-			t.restart()
+			t.restart(restartAsk{reason: "User requested running tasks to restart"})
 		}
 	}
 	if !restarted {

@@ -52,7 +52,7 @@ func (d *devicePlugin) run(ctx context.Context) {
 		}
 		d.setRunning(p)
 		err = d.serve(ctx, p)
-		crashed := exitedSoon(p)
+		crashed := ctx.Err() == nil && pluginGone(err) && exitedSoon(p)
 		d.setRunning(nil)
 		p.Kill()
 		if ctx.Err() != nil {
@@ -70,7 +70,7 @@ func (d *devicePlugin) run(ctx context.Context) {
 	}
 }
 
-// exitedSoon tells a crash from an end of the stream: the process is gone, or goes within three seconds.
+// exitedSoon tells a crash from a process that lives and cannot be spoken to: a crashed one is gone within moments.
 func exitedSoon(p *host.Plugin) bool {
 	timer := time.NewTimer(3 * time.Second)
 	defer timer.Stop()

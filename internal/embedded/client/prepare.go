@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -20,7 +21,14 @@ const nullDevice = "/dev/null"
 func (t *taskRunner) prepare(ctx context.Context, inst *driverInstance) (*driverpb.TaskConfig, error) {
 	ar := t.alloc
 	dir := ar.dir
+	alloc, tg := ar.desired()
+	if err := supported(tg, t.task); err != nil {
+		return nil, err
+	}
 	if err := dir.buildTask(t.task.Name); err != nil {
+		return nil, err
+	}
+	if err := writePayload(dir, t.task, alloc.Job.Payload); err != nil {
 		return nil, err
 	}
 	if t.logs != nil {
@@ -32,7 +40,6 @@ func (t *taskRunner) prepare(ctx context.Context, inst *driverInstance) (*driver
 	if err != nil {
 		return nil, err
 	}
-	alloc, tg := ar.desired()
 	node := ar.client.node()
 	fs := inst.caps.GetFsIsolation()
 	paths := pathsFor(dir, t.task.Name, fs)
@@ -57,6 +64,46 @@ func (t *taskRunner) prepare(ctx context.Context, inst *driverInstance) (*driver
 		return nil, err
 	}
 	return t.config(id, doc, env, deviceEnv, alloc, tg), nil
+}
+
+// supported refuses what this engine would otherwise leave out in silence.
+func supported(tg *api.TaskGroup, task *api.Task) error {
+	for _, what := range []struct {
+		name string
+		used bool
+	}{
+		{"artifact", len(task.Artifacts) > 0},
+		{"vault", task.Vault != nil},
+		{"volume_mount", len(task.VolumeMounts) > 0},
+		{"csi_plugin", task.CSIPluginConfig != nil},
+		{"secret", len(task.Secrets) > 0},
+	} {
+		if what.used {
+			return fmt.Errorf("task %s has a %s block: the embedded engine has none, run the job on Nomad", task.Name, what.name)
+		}
+	}
+	for _, n := range tg.Networks {
+		if n.Mode != "" && n.Mode != "host" {
+			return fmt.Errorf("group %s has network mode %q: the embedded engine has only host, run the job on Nomad", deref(tg.Name, ""), n.Mode)
+		}
+	}
+	return nil
+}
+
+// writePayload puts the payload of a dispatched job where the task expects it.
+func writePayload(dir allocDir, task *api.Task, payload []byte) error {
+	if task.DispatchPayload == nil || len(payload) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(dir.local(task.Name))
+	if err != nil {
+		return fmt.Errorf("write dispatch payload: %w", err)
+	}
+	defer root.Close()
+	if err := root.WriteFile(task.DispatchPayload.File, payload, 0o644); err != nil {
+		return fmt.Errorf("write dispatch payload: %w", err)
+	}
+	return nil
 }
 
 func (t *taskRunner) config(id string, doc []byte, env, deviceEnv map[string]string, alloc *api.Allocation, tg *api.TaskGroup) *driverpb.TaskConfig {

@@ -141,7 +141,7 @@ func (ar *allocRunner) addService(set *serviceSet, alloc *api.Allocation, s *api
 		tags = s.CanaryTags
 	}
 	reg := &api.ServiceRegistration{
-		ID: fmt.Sprintf("_nomad-task-%s-%s-%s-%s", alloc.ID, owner, s.Name, s.PortLabel), ServiceName: in.text(s.Name),
+		ID: fmt.Sprintf("_nomad-task-%s-%s-%s-%s", alloc.ID, owner, in.text(s.Name), s.PortLabel), ServiceName: in.text(s.Name),
 		Namespace: alloc.Namespace, NodeID: conf.ID, Datacenter: conf.Datacenter, JobID: alloc.JobID, AllocID: alloc.ID,
 		Address: address, Port: port, Tags: []string{},
 	}
@@ -151,7 +151,11 @@ func (ar *allocRunner) addService(set *serviceSet, alloc *api.Allocation, s *api
 	if s.Provider == providerNomad {
 		set.regs = append(set.regs, reg)
 		for n := range s.Checks {
-			c := newCheckRunner(ar, reg, &s.Checks[n], n, task, in)
+			check := s.Checks[n]
+			if check.CheckRestart == nil {
+				check.CheckRestart = s.CheckRestart
+			}
+			c := newCheckRunner(ar, reg, &check, n, task, in)
 			set.checks = append(set.checks, c)
 			go c.run()
 		}

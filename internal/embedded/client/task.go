@@ -40,7 +40,7 @@ type taskRunner struct {
 	logs   *collector
 
 	killed   *latch
-	restarts chan struct{} // asks for a restart out of turn
+	restarts chan restartAsk
 	done     *latch
 	stats    atomic.Pointer[driverpb.TaskStats]
 
@@ -102,10 +102,16 @@ func (t *taskRunner) kill(why *api.TaskEvent) {
 	t.killed.open()
 }
 
-// restart asks for a restart that no policy counts.
-func (t *taskRunner) restart() {
+// restartAsk is a wish to start a running task again. One that counts is subject to the restart policy.
+type restartAsk struct {
+	reason string
+	counts bool
+}
+
+// restart asks for a restart. A second wish while one is waiting changes nothing.
+func (t *taskRunner) restart(ask restartAsk) {
 	select {
-	case t.restarts <- struct{}{}:
+	case t.restarts <- ask:
 	default:
 	}
 }
@@ -310,7 +316,7 @@ func (t *taskRunner) await(ctx context.Context) bool {
 		result, text := t.wait(ctx)
 		waited <- end{result, text}
 	}()
-	asked := false
+	var asked *restartAsk
 	var e end
 	var stopErr error
 	select {
@@ -320,9 +326,11 @@ func (t *taskRunner) await(ctx context.Context) bool {
 	case <-t.killed.ch:
 		stopErr = t.stop(ctx)
 		e = <-waited
-	case <-t.restarts:
-		asked = true
-		t.event(newEvent(api.TaskRestartSignal, "User requested running tasks to restart"))
+	case ask := <-t.restarts:
+		asked = &ask
+		signal := newEvent(api.TaskRestartSignal, ask.reason)
+		signal.RestartReason, signal.Details["restart_reason"] = ask.reason, ask.reason
+		t.event(signal)
 		t.alloc.taskStopping(ctx, t)
 		if err := t.callStop(ctx); err != nil {
 			t.log.Error("task not stopped", "error", err)
@@ -339,7 +347,7 @@ func (t *taskRunner) await(ctx context.Context) bool {
 		t.finishKill(stopErr)
 		return false
 	}
-	if asked {
+	if asked != nil && !asked.counts {
 		t.update(func(s *taskState) {
 			s.State.State = taskPending
 			s.State.Restarts++
@@ -347,7 +355,7 @@ func (t *taskRunner) await(ctx context.Context) bool {
 		}, eventRestarting("", 0))
 		return true
 	}
-	return t.again(ctx, e.text == "" && e.result.GetExitCode() == 0 && e.result.GetSignal() == 0)
+	return t.again(ctx, asked == nil && e.text == "" && e.result.GetExitCode() == 0 && e.result.GetSignal() == 0)
 }
 
 // again asks the restart policy and waits out its delay.
