@@ -167,9 +167,9 @@ func (c *Cluster) StartServer() {
 	if database == "" {
 		database = "sqlite://" + filepath.Join(c.Dir, "server.db")
 	}
-	args := []string{"server", "-addr", strings.TrimPrefix(c.URL, "http://"), "-nomad-addr", c.AgentURL, "-database-url", database}
+	args := []string{"server", "-addr", strings.TrimPrefix(c.URL, "http://"), "-nomad", c.AgentURL, "-database", database}
 	if c.Consuls != "" {
-		args = append(args, "-consul-addr", c.Consuls)
+		args = append(args, "-consul", c.Consuls)
 	}
 	if c.Anyone {
 		args = append(args, "-anonymous", "admin")
@@ -187,13 +187,14 @@ func (c *Cluster) startGateway() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	args := []string{"gateway", "-addr", addr.Host, "-nomad-addr", c.AgentURL, "-database-url", database}
+	args := []string{"gateway", "-addr", addr.Host, "-nomad", c.AgentURL, "-database", database}
 	if c.Consuls != "" {
-		args = append(args, "-consul-addr", c.Consuls)
+		args = append(args, "-consul", c.Consuls)
 	}
 	c.Gateway = c.run("gateway", nil, filepath.Join(c.bin, "heteroflow"), args...)
 }
 
+// writeAgentConfig puts the plugins in place and writes the agent's file: the same plugin blocks for both engines.
 func (c *Cluster) writeAgentConfig(ports []int) {
 	c.t.Helper()
 	plugins := filepath.Join(c.Dir, "plugins")
@@ -218,6 +219,55 @@ func (c *Cluster) writeAgentConfig(ports []int) {
 	if c.Docker != "" {
 		docker = fmt.Sprintf("endpoint = %q\n      volumes_enabled = true", c.Docker)
 	}
+	text := c.nomadConfig(ports)
+	if c.Nomad == "" {
+		text = c.engineConfig(ports[0])
+	}
+	text += fmt.Sprintf(`
+plugin "heteroflow" {
+  config {
+    state_dir = %q
+    docker {
+      %s
+    }
+    process {
+      enabled = true
+    }
+  }
+}
+plugin "heteroflow-device" {
+  config {
+    %s
+    state_dir          = %q
+    server             = %q
+    token              = %q
+    fingerprint_period = "1s"
+  }
+}
+`, filepath.Join(c.Dir, "state"), docker, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"))
+	if err := os.WriteFile(c.agentConfig(), []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *Cluster) engineConfig(port int) string {
+	consul := ""
+	if c.Consuls != "" {
+		consul = fmt.Sprintf("consul {\n  address = %q\n}", c.Consuls)
+	}
+	return fmt.Sprintf(`
+addr              = "127.0.0.1:%d"
+name              = "node-1"
+data_dir          = %q
+plugin_dir        = %q
+log_level         = "debug"
+cpu_total_compute = 16000
+memory_total_mb   = 32768
+%s
+`, port, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), consul)
+}
+
+func (c *Cluster) nomadConfig(ports []int) string {
 	consul := `consul {
   auto_advertise   = false
   server_auto_join = false
@@ -226,7 +276,7 @@ func (c *Cluster) writeAgentConfig(ports []int) {
 	if c.Consuls != "" {
 		consul = fmt.Sprintf("consul {\n  address = %q\n  server_auto_join = false\n  client_auto_join = false\n}", strings.TrimPrefix(c.Consuls, "http://"))
 	}
-	text := fmt.Sprintf(`
+	return fmt.Sprintf(`
 name       = "node-1"
 data_dir   = %q
 plugin_dir = %q
@@ -253,52 +303,31 @@ client {
   memory_total_mb   = 32768
   network_interface = "lo"
   options = {
+    # Probes of clouds that are not there cost seconds.
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
   }
 }
 %s
-plugin "heteroflow" {
-  config {
-    state_dir = %q
-    docker {
-      %s
-    }
-    process {
-      enabled = true
-    }
-  }
-}
-plugin "heteroflow-device" {
-  config {
-    %s
-    state_dir = %q
-    server    = %q
-    token     = %q
-    fingerprint_period = "1s"
-  }
-}
-`, filepath.Join(c.Dir, "agent"), plugins, ports[0], ports[3], ports[4], consul, filepath.Join(c.Dir, "state"), docker, sim, filepath.Join(c.Dir, "state"), c.URL, c.nodeKey())
-	if err := os.WriteFile(c.agentConfig(), []byte(text), 0o600); err != nil {
-		c.t.Fatal(err)
-	}
+`, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), ports[0], ports[3], ports[4], consul)
 }
 
 func (c *Cluster) agentConfig() string { return filepath.Join(c.Dir, "agent.hcl") }
 
-// nodeKey makes a key for the device plugin, which may fetch intents and nothing else.
-func (c *Cluster) nodeKey() string {
+// NewKey makes a key and returns its plaintext.
+func (c *Cluster) NewKey(kind, name string) string {
 	c.t.Helper()
-	var made struct{ Key, Token, Plaintext, Secret string }
-	c.Eventually(30*time.Second, "a node key is made", func() error {
-		return c.API(http.MethodPost, "/api/v1/keys", map[string]any{"kind": "node", "name": "node-1"}, &made)
+	var made struct{ Plaintext string }
+	c.Eventually(30*time.Second, "a key is made", func() error {
+		return c.API(http.MethodPost, "/api/v1/keys", map[string]any{"kind": kind, "name": name}, &made)
 	})
-	for _, k := range []string{made.Key, made.Token, made.Plaintext, made.Secret} {
-		if strings.HasPrefix(k, "hf-node-") {
-			return k
-		}
-	}
-	c.t.Fatalf("no node key in the answer")
-	return ""
+	return made.Plaintext
+}
+
+// For is the same cluster, failing the given test.
+func (c *Cluster) For(t testing.TB) *Cluster {
+	copied := *c
+	copied.t = t
+	return &copied
 }
 
 // StartAgent starts the agent, at first or after it was killed.

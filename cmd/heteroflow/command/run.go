@@ -33,7 +33,7 @@ const (
 
 // registry lists the commands by the words that call them.
 var registry = map[string]func(Env) *command{
-	"dev": devCommand, "server": serverCommand, "gateway": gatewayCommand,
+	"dev": devCommand, "engine": engineCommand, "server": serverCommand, "gateway": gatewayCommand,
 	"job run": jobRunCommand, "job status": jobStatusCommand, "job logs": jobLogsCommand,
 	"job stop": jobStopCommand, "job plan": jobPlanCommand, "job validate": jobValidateCommand,
 	"gpus": gpusCommand, "explain": explainCommand, "doctor": doctorCommand,
