@@ -55,6 +55,8 @@ type Config struct {
 	Node        client.NodeConfig
 	Plugins     []client.PluginConfig
 	PluginDir   string
+	ConsulAddr  string // where services of provider consul are registered; empty: nowhere
+	StopOnExit  bool   // stop the tasks of this machine when Run ends, as a development agent does
 	// NewNode makes the node side of this machine; client.New when nil.
 	NewNode func(client.Config) (NodeSide, error)
 
@@ -155,11 +157,11 @@ func (e *Engine) makeNode() error {
 	e.nodeID = node.ID
 	newNode := e.cfg.NewNode
 	if newNode == nil {
-		return errors.New("this build has no node side")
+		newNode = func(cfg client.Config) (NodeSide, error) { return client.New(cfg) }
 	}
 	side, err := newNode(client.Config{
 		DataDir: filepath.Join(e.cfg.DataDir, "client"), Node: node, PluginDir: e.cfg.PluginDir, Plugins: e.cfg.Plugins,
-		Logger: e.cfg.Logger.Named("client"), Up: e.core,
+		Logger: e.cfg.Logger.Named("client"), Up: e.core, ConsulAddr: e.cfg.ConsulAddr, StopOnExit: e.cfg.StopOnExit,
 	})
 	if err != nil {
 		return fmt.Errorf("make the node side: %w", err)

@@ -182,6 +182,12 @@ func (c *Core) dropVersions(tx *state.Tx, j *api.Job) {
 	}
 }
 
+// Versions lists the versions of a job that its history shows, newest first.
+func Versions(r state.Reader, namespace, id string) []*api.Job {
+	all := r.Versions(namespace, id)
+	return all[:min(len(all), keptVersions)]
+}
+
 func keepSubmission(tx *state.Tx, j *api.Job, s *api.JobSubmission, warn string) string {
 	if len(s.Source)+len(s.Variables) > maxSubmission {
 		return joinWarnings(warn, fmt.Sprintf("job source is larger than %d bytes and is not kept", maxSubmission))
@@ -413,7 +419,7 @@ func (c *Core) Evaluate(namespace, id string, force bool) (*api.JobRegisterRespo
 		j := tx.Job(namespace, id)
 		switch {
 		case j == nil:
-			return NotFound("job not found")
+			return Invalid("job not found") // a 500 in Nomad too
 		case j.IsPeriodic():
 			return Invalid("can't evaluate periodic job")
 		case j.IsParameterized():
@@ -441,7 +447,7 @@ func (c *Core) StopAlloc(id string) (eval string, index uint64, err error) {
 	err = c.store.Update(func(tx *state.Tx) error {
 		a := tx.Alloc(id)
 		if a == nil {
-			return NotFound("alloc not found")
+			return NotFound("allocation not found")
 		}
 		j := tx.Job(a.Namespace, a.JobID)
 		if j == nil {

@@ -273,7 +273,7 @@ func (q *request) jobVersions(id string) (any, error) {
 		return nil, err
 	}
 	return q.read(func(r state.Reader) (any, uint64, error) {
-		versions := r.Versions(q.namespace(), id)
+		versions := core.Versions(r, q.namespace(), id)
 		if len(versions) == 0 {
 			return nil, 0, core.NotFound("job versions not found")
 		}

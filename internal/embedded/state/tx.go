@@ -216,6 +216,10 @@ func (tx *Tx) PutAlloc(a *api.Allocation, event string) {
 }
 
 func (tx *Tx) setAlloc(a *api.Allocation) {
+	// Every allocation of a version shares the row of that version, not that of the job, which changes with its status.
+	if v := tx.changes.versions.get(tx.Reader.s.versions, versionKey(a.Namespace, a.JobID, *a.Job.JobModifyIndex)); v != nil {
+		a.Job = v
+	}
 	set(tx, tx.changes.allocs, func(s *Store) *table[api.Allocation] { return s.allocs }, a.ID, a, true)
 	tx.touch("allocs", a.ID, JobKey(a.Namespace, a.JobID), a.NodeID, a.EvalID, a.DeploymentID)
 	tx.jobTouched(a.Namespace, a.JobID)
