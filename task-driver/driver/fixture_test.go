@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -27,6 +28,13 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "supervise" {
 		os.Exit(supervisor.Main(os.Args[2], Workload))
 	}
+	flag.Parse()
+	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
+		// Each check starts processes: the usual hundred would take a minute. -rapid.checks asks for more.
+		if err := f.Value.Set("20"); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(m.Run())
 }
 
@@ -34,12 +42,13 @@ const allocID = "5d1b3c4e-0000-4000-8000-000000000001"
 
 // rig is one node: a state folder and a driver on it that can be replaced as after a crash.
 type rig struct {
-	t      testing.TB
-	ctx    context.Context
-	config map[string]any
-	state  string
-	*Driver
-	log *memory
+	t       testing.TB
+	ctx     context.Context
+	config  map[string]any
+	state   string
+	*Driver            // replaced by restart, under swap
+	swap    sync.Mutex // for the goroutines that read the logs
+	log     *memory
 }
 
 // memory keeps what the driver logs, to be searched for secrets.
@@ -100,8 +109,10 @@ func (r *rig) restart() {
 		r.Close()
 	}
 	log := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: r.log})
+	r.swap.Lock()
 	// An absent cgroup tree: what is enforced is tested in the process package.
 	r.Driver = New(Options{Version: "0.1.0", Log: log, Launcher: supervisor.Self("supervise"), Cgroups: filepath.Join(r.state, "no-cgroups")})
+	r.swap.Unlock()
 	body, err := host.EncodeConfig(r.ConfigSchema(), r.config)
 	if err != nil {
 		r.t.Fatal(err)
@@ -119,6 +130,14 @@ type job struct {
 
 func (r *rig) job(config map[string]any, change ...func(*driverpb.TaskConfig)) job {
 	r.t.Helper()
+	j := job{cfg: r.taskConfig(config, change...)}
+	j.stdout, j.stderr = r.collect(j.cfg.StdoutPath), r.collect(j.cfg.StderrPath)
+	return j
+}
+
+// taskConfig is a task whose log pipes nobody has made yet.
+func (r *rig) taskConfig(config map[string]any, change ...func(*driverpb.TaskConfig)) *driverpb.TaskConfig {
+	r.t.Helper()
 	dir := r.t.TempDir()
 	var errs []error
 	for _, d := range []string{"alloc/logs", "alloc/data", "web/local", "web/secrets"} {
@@ -131,7 +150,7 @@ func (r *rig) job(config map[string]any, change ...func(*driverpb.TaskConfig)) j
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	j := job{cfg: &driverpb.TaskConfig{
+	cfg := &driverpb.TaskConfig{
 		Id: allocID + "/web/" + fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff), Name: "web", MsgpackDriverConfig: body,
 		AllocDir: dir, AllocId: allocID, JobId: "llm", JobName: "llm", TaskGroupName: "serve", Namespace: "default", NodeName: "node", NodeId: "node-id",
 		Env:        map[string]string{"NOMAD_TASK_DIR": "/local", "NOMAD_ALLOC_DIR": "/alloc", "NOMAD_SECRETS_DIR": "/secrets"},
@@ -142,12 +161,11 @@ func (r *rig) job(config map[string]any, change ...func(*driverpb.TaskConfig)) j
 			},
 			LinuxResources: &driverpb.LinuxResources{CpuShares: 500, MemoryLimitBytes: 128 << 20, PercentTicks: 0.25},
 		},
-	}}
-	for _, c := range change {
-		c(j.cfg)
 	}
-	j.stdout, j.stderr = r.collect(j.cfg.StdoutPath), r.collect(j.cfg.StderrPath)
-	return j
+	for _, c := range change {
+		c(cfg)
+	}
+	return cfg
 }
 
 // collect reads a pipe from before the task starts until every writer has gone.
@@ -167,9 +185,10 @@ func (r *rig) collect(path string) <-chan string {
 		var all strings.Builder
 		buf := make([]byte, 4096)
 		for r.ctx.Err() == nil {
+			ended := r.ended(path) // asked before the read: what was written until then is in the pipe
 			n, err := file.Read(buf)
 			all.Write(buf[:n])
-			if errors.Is(err, io.EOF) && all.Len() == 0 && !r.ended(path) {
+			if errors.Is(err, io.EOF) && all.Len() == 0 && !ended {
 				time.Sleep(5 * time.Millisecond) // no writer has come yet
 				continue
 			}
@@ -184,9 +203,12 @@ func (r *rig) collect(path string) <-chan string {
 
 // ended reports whether the task of a pipe is known to have ended, so that an empty output is final.
 func (r *rig) ended(path string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, t := range r.tasks {
+	r.swap.Lock()
+	d := r.Driver
+	r.swap.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range d.tasks {
 		if t.cfg.GetStdoutPath() == path || t.cfg.GetStderrPath() == path {
 			return t.hasEnded()
 		}
