@@ -129,15 +129,22 @@ func (r runner) testLaunches(t *testing.T) {
 func gone(t *testing.T, p *host.Plugin) {
 	t.Helper()
 	started := time.Now()
-	p.Kill()
-	select {
-	case <-p.Exited():
-	case <-time.After(callTimeout):
-		t.Fatal("plugin is still there after Kill")
+	killed := make(chan struct{})
+	go func() {
+		defer close(killed)
+		p.Kill()
+	}()
+	pid := p.ReattachInfo().Pid
+	for deadline := started.Add(callTimeout); syscall.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("plugin is still there after Kill")
+		}
 	}
 	if took := time.Since(started); took >= 2*time.Second {
 		t.Errorf("plugin took %s to end: it does not stop when asked", took)
 	}
+	<-killed
+	<-p.Exited()
 }
 
 // crash ends a plugin as the kernel would and waits until that was noticed.
