@@ -176,7 +176,7 @@ func (r *dockerRuntime) orphaned(ctx context.Context, t *task) (*supervisor.Spec
 	state, err := r.engine.State(ctx, rec.Container)
 	switch {
 	case errors.Is(err, docker.ErrNotFound):
-		return nil, &supervisor.Exit{Code: 137, Signal: 9, Err: "the container is gone"}, nil
+		return nil, nil, fmt.Errorf("the container is gone: %w", errNothingLeft)
 	case err != nil:
 		return nil, nil, err
 	case state.TaskID != t.id:

@@ -464,6 +464,23 @@ func TestDocker_RecoverWithoutStateFolder(t *testing.T) {
 	}
 }
 
+func TestDocker_ContainerRemovedBehindOurBack(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	j := r.job(app("sleep"))
+	h := r.start(j)
+	fake.Kill(r.task(j.cfg.Id).record.Container)
+	if exit, err := r.Wait(r.ctx, j.cfg.Id); err == nil || exit.GetExitCode() == 0 {
+		t.Errorf("wait = %v, %v", exit, err)
+	}
+	if err := r.Destroy(r.ctx, j.cfg.Id, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Recover(r.ctx, h); err == nil || !strings.Contains(err.Error(), "the container is gone") {
+		t.Errorf("recover of a destroyed task: %v", err)
+	}
+}
+
 func TestDocker_SweepTouchesOnlyOurs(t *testing.T) {
 	t.Parallel()
 	r, fake := dockerRig(t, nil)

@@ -126,7 +126,7 @@ func (r *processRuntime) orphaned(_ context.Context, t *task) (*supervisor.Spec,
 	status, err := supervisor.ReadStatus(t.dir)
 	if errors.Is(err, supervisor.ErrNoState) {
 		if t.supervised().Task.PID == 0 {
-			return nil, nil, errors.New("its state folder is gone, so that nothing is known of the process")
+			return nil, nil, fmt.Errorf("its state folder is gone: %w", errNothingLeft)
 		}
 		status, err = t.supervised(), nil
 	}

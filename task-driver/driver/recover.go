@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
@@ -77,9 +79,24 @@ func (d *Driver) find(ctx context.Context, t *task) (supervisor.Status, error) {
 	return d.replace(ctx, t)
 }
 
+// errNothingLeft is said of a task of which neither a workload nor a result is left.
+var errNothingLeft = errors.New("nothing of it is left on the node")
+
+// lostExit is the end of a task whose result cannot be learned.
+func lostExit(cause error) supervisor.Exit {
+	return supervisor.Exit{Code: 137, Signal: int(unix.SIGKILL), Err: cause.Error()}
+}
+
 // replace settles a task whose supervisor is gone: the workload is taken over by a new one, or its end is noted.
 func (d *Driver) replace(ctx context.Context, t *task) (supervisor.Status, error) {
 	spec, exit, err := t.runtime.orphaned(ctx, t)
+	if errors.Is(err, errNothingLeft) {
+		status, settleErr := supervisor.Settle(t.dir, lostExit(err))
+		if errors.Is(settleErr, supervisor.ErrNoState) {
+			return supervisor.Status{}, err
+		}
+		return status, settleErr
+	}
 	if err != nil {
 		return supervisor.Status{}, err
 	}
@@ -115,6 +132,10 @@ func (d *Driver) watch(t *task) {
 			}
 		}
 		switch {
+		case errors.Is(err, errNothingLeft):
+			exit := lostExit(err)
+			t.finish(supervisor.Status{TaskID: t.id, Phase: supervisor.Exited, StartedAt: t.record.StartedAt, EndedAt: time.Now().UTC(), Exit: &exit})
+			return
 		case err != nil:
 			d.log.Error("task state cannot be learned", "task_id", t.id, "error", err)
 			timer := time.NewTimer(retryWatch)
