@@ -225,7 +225,7 @@ func (e *Engine) Run(ctx context.Context) (err error) {
 	addr := "http://" + listener.Addr().String()
 	e.addr.Store(&addr)
 	e.core.SetHTTPAddr(listener.Addr().String())
-	if err := e.registerSim(); err != nil {
+	if err := errors.Join(e.registerSim(), e.core.Adopt()); err != nil {
 		return errors.Join(err, listener.Close())
 	}
 	g, ctx := errgroup.WithContext(ctx)

@@ -213,6 +213,7 @@ func (r *run) allocate(g *api.TaskGroup, w want, o *option, metric *api.Allocati
 		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending,
 		CreateTime: r.Now.UnixNano(), ModifyTime: r.Now.UnixNano(),
 	}
+	//lint:ignore SA1019 the nomad command line still reads these fields, and crashes without them
 	a.Resources, a.TaskResources = legacyResources(o.offer)
 	if w.previous != nil {
 		a.PreviousAllocation = w.previous.ID

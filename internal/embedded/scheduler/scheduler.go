@@ -74,6 +74,7 @@ func Schedule(in Input) Plan {
 	r := &run{Input: in, stopped: map[string]bool{}, plan: Plan{
 		Failed: map[string]*api.AllocationMetric{}, Queued: map[string]int{}, Updates: map[string]*api.DesiredUpdates{},
 	}}
+	r.writeOff()
 	if in.Job == nil || *in.Job.Stop {
 		r.stopAll()
 		return r.plan
@@ -86,6 +87,15 @@ func Schedule(in Input) Plan {
 		r.reconcile()
 	}
 	return r.plan
+}
+
+// writeOff gives up what was to stop on a node that is gone: nobody will tell that it ended.
+func (r *run) writeOff() {
+	for _, a := range r.Allocs {
+		if a.DesiredStatus != api.AllocDesiredStatusRun && !ended(a) && r.down(a.NodeID) {
+			r.stop(a, a.DesiredDescription)
+		}
+	}
 }
 
 func (r *run) stopAll() {

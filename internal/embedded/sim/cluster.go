@@ -40,8 +40,6 @@ type alloc struct {
 	spec    *api.Allocation
 	status  string
 	states  map[string]*api.TaskState
-	healthy bool // told for the deployment below
-	told    string
 	stop    bool
 	waiting []*alloc // start once this one ended
 }

@@ -164,10 +164,17 @@ func byAllocID(rows []*api.Allocation) []*api.Allocation {
 // Node is a node, nil when there is none.
 func (r Reader) Node(id string) *api.Node { return r.changes().nodes.get(r.s.nodes, id) }
 
-// Nodes lists every node by id.
+// Nodes lists every node by id. The list is shared: it must not be changed.
 func (r Reader) Nodes() []*api.Node {
+	unchanged := len(r.changes().nodes) == 0
+	if known := r.s.nodeList.Load(); known != nil && unchanged {
+		return *known
+	}
 	rows := r.changes().nodes.all(r.s.nodes)
 	slices.SortFunc(rows, func(a, b *api.Node) int { return cmp.Compare(a.ID, b.ID) })
+	if unchanged {
+		r.s.nodeList.Store(&rows)
+	}
 	return rows
 }
 

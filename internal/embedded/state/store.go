@@ -7,6 +7,7 @@ package state
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
@@ -40,8 +41,9 @@ type Store struct {
 	nodes       *table[api.Node]
 	deployments *table[api.Deployment]
 	services    *table[api.ServiceRegistration]
-	touched     map[string]uint64 // table, or table:key → index of the last change
-	changed     chan struct{}     // closed at the next change
+	touched     map[string]uint64           // table, or table:key → index of the last change
+	changed     chan struct{}               // closed at the next change
+	nodeList    atomic.Pointer[[]*api.Node] // every node by id, nil when it has to be made anew
 
 	journal  *journal
 	events   *Buffer

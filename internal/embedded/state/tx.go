@@ -66,6 +66,9 @@ func (s *Store) commit(tx *Tx) {
 		f(s)
 	}
 	s.index = tx.Index
+	if len(tx.changes.nodes) > 0 {
+		s.nodeList.Store(nil)
+	}
 	for _, name := range tx.touched {
 		s.touched[name] = tx.Index
 	}
