@@ -34,8 +34,9 @@ func (s *suite) asProcess(program string) []string {
 	return []string{"runtime=process", "command=" + program}
 }
 
+// provider is where services are registered, and so where the gateway looks.
 func (s *suite) provider() string {
-	if s.Consuls != "" && s.Nomad != "" {
+	if s.Consuls != "" {
 		return "provider=consul"
 	}
 	return "provider=nomad"
