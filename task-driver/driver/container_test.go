@@ -481,6 +481,34 @@ func TestDocker_ContainerRemovedBehindOurBack(t *testing.T) {
 	}
 }
 
+func TestDocker_DestroyIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	j := r.job(app("sleep"), func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, whole(accel.NVIDIA, "GPU-1")) })
+	r.start(j)
+	leases := func() int {
+		t.Helper()
+		all, err := grant.Leases(filepath.Join(r.state, "leases"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	fake.Down()
+	if err := r.Destroy(r.ctx, j.cfg.Id, true); err == nil || leases() != 1 {
+		t.Errorf("destroy without a daemon: %v, %d leases: the card is not free", err, leases())
+	}
+	r.retryDestroys(r.ctx)
+	if leases() != 1 {
+		t.Error("the lease went while the container may still run")
+	}
+	fake.Up()
+	r.retryDestroys(r.ctx)
+	if leases() != 0 || fake.Containers() != 0 {
+		t.Errorf("left over: %d leases, %d containers", leases(), fake.Containers())
+	}
+}
+
 func TestDocker_SweepTouchesOnlyOurs(t *testing.T) {
 	t.Parallel()
 	r, fake := dockerRig(t, nil)

@@ -60,15 +60,16 @@ func TestStart_EnvironmentAndPaths(t *testing.T) {
 	config["env"] = map[string]any{"NVIDIA_VISIBLE_DEVICES": "all", "CONF": "/local/app.conf", "MINE": "1"}
 	config["args"] = []string{"-c", "env; pwd; echo arg $1", "x", "--file=/secrets/key"}
 	j := r.job(config, func(c *driverpb.TaskConfig) {
-		c.Env["NVIDIA_VISIBLE_DEVICES"] = "all"
+		c.Env["NVIDIA_VISIBLE_DEVICES"], c.Env["NOMAD_PORT_my_http"], c.Env["NOMAD_PORT_other_task"] = "all", "8000", "1"
 		c.DeviceEnv = reserve(t, slicesOf(accel.NVIDIA, "GPU-1", 0, 2))
+		c.Resources.Ports = []*driverpb.PortMapping{{Label: "my-http", Value: 25123, To: 8000}}
 	})
 	r.start(j)
 	r.wait(j.cfg.Id)
 	out := <-j.stdout
 	task := filepath.Join(j.cfg.AllocDir, "web")
 	for _, want := range []string{
-		"NVIDIA_VISIBLE_DEVICES=GPU-1\n", "CUDA_VISIBLE_DEVICES=GPU-1\n", "ASCEND_VISIBLE_DEVICES=void\n", "HETEROFLOW_MEMORY_MIB=2048\n", "MINE=1\n",
+		"NVIDIA_VISIBLE_DEVICES=GPU-1\n", "CUDA_VISIBLE_DEVICES=GPU-1\n", "ASCEND_VISIBLE_DEVICES=void\n", "HETEROFLOW_MEMORY_MIB=2048\n", "MINE=1\n", "NOMAD_PORT_my_http=25123\n", "NOMAD_PORT_other_task=1\n",
 		"NOMAD_ALLOC_DIR=" + j.cfg.AllocDir + "/alloc\n", "NOMAD_TASK_DIR=" + task + "/local\n", "CONF=" + task + "/local/app.conf\n",
 		"\n" + task + "\n", "arg --file=" + task + "/secrets/key\n", "PATH=" + defaultPath,
 	} {

@@ -42,6 +42,12 @@ func (r *processRuntime) check(p *plan) error {
 func (r *processRuntime) command(cfg *driverpb.TaskConfig, tc TaskConfig, env map[string]string, g process.Group) process.Command {
 	paths := process.HostPaths(cfg.GetAllocDir(), cfg.GetName())
 	env = paths.Env(env)
+	for _, p := range cfg.GetResources().GetPorts() {
+		// A port's "to" is for a network of the task's own. A process has the host's, and listens at its port there.
+		if name := "NOMAD_PORT_" + envName(p.GetLabel()); env[name] != "" {
+			env[name] = strconv.Itoa(int(p.GetValue()))
+		}
+	}
 	if env["PATH"] == "" {
 		env["PATH"] = defaultPath
 	}
@@ -59,6 +65,16 @@ func (r *processRuntime) command(cfg *driverpb.TaskConfig, tc TaskConfig, env ma
 		Argv: append([]string{paths.Value(tc.Command)}, paths.Values(tc.Args)...),
 		Env:  envList(env), Dir: dir, User: user, Group: g, Limits: processLimits(cfg, tc),
 	}
+}
+
+// envName is a port label as it stands in the name of a variable.
+func envName(label string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' {
+			return c
+		}
+		return '_'
+	}, label)
 }
 
 func processLimits(cfg *driverpb.TaskConfig, tc TaskConfig) process.Limits {

@@ -193,10 +193,12 @@ func (d *Driver) Destroy(ctx context.Context, id string, force bool) error {
 	defer t.life.Unlock()
 	t.destroyed = true
 	if err := errors.Join(supervisor.Remove(ctx, t.dir), t.runtime.clean(ctx, id, &t.record)); err != nil {
+		t.destroyFailed.Store(true)
 		return fmt.Errorf("destroy task: %w", err)
 	}
 	// The lease goes last: until then the cards are not free.
 	if err := grant.RemoveLease(s.leasesDir(), id); err != nil {
+		t.destroyFailed.Store(true)
 		return err
 	}
 	d.mu.Lock()

@@ -9,19 +9,48 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
+// retryDestroyEvery is how often a destroy that failed is tried again: Nomad does not ask a second time.
+const retryDestroyEvery = 30 * time.Second
+
 // sweep removes, once, what earlier processes of this driver left for tasks nobody asked for again: containers with our
-// label, state folders and leases. It waits long enough for Nomad to bring back every task it knows.
+// label, state folders and leases. It waits long enough for Nomad to bring back every task it knows. And it goes on
+// to try destroys that failed, since the cards of those tasks stay leased until they succeed.
 func (d *Driver) sweep(ctx context.Context) {
 	s, _ := d.current()
-	if s.orphanAfter == 0 {
-		return
+	var orphans <-chan time.Time
+	if s.orphanAfter > 0 {
+		timer := time.NewTimer(s.orphanAfter)
+		defer timer.Stop()
+		orphans = timer.C
 	}
-	timer := time.NewTimer(s.orphanAfter)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-		d.sweepNow(ctx, time.Now().Add(-s.orphanAfter))
+	ticker := time.NewTicker(retryDestroyEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-orphans:
+			d.sweepNow(ctx, now.Add(-s.orphanAfter))
+		case <-ticker.C:
+			d.retryDestroys(ctx)
+		}
+	}
+}
+
+// retryDestroys destroys again what could not be destroyed.
+func (d *Driver) retryDestroys(ctx context.Context) {
+	d.mu.Lock()
+	var failed []string
+	for id, t := range d.tasks {
+		if t.destroyFailed.Load() {
+			failed = append(failed, id)
+		}
+	}
+	d.mu.Unlock()
+	for _, id := range failed {
+		if err := d.Destroy(ctx, id, true); err != nil {
+			d.log.Warn("task still cannot be destroyed", "task_id", id, "error", err)
+		}
 	}
 }
 

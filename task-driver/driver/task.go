@@ -2,6 +2,7 @@ package driver
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -25,6 +26,8 @@ type task struct {
 
 	life      sync.Mutex // held while a supervisor is replaced and while the task is destroyed
 	destroyed bool
+
+	destroyFailed atomic.Bool // a destroy was asked for and must be tried again
 }
 
 // finish makes the task's end known, once.
