@@ -1,0 +1,218 @@
+package toolout_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+)
+
+func TestText_UnknownIsEmpty(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"", " ", "-", "N/A", "NA", "n/a", "ERR!", "[N/A]", "[Not Supported]", "[Unknown Error]", "Unknown Error", "xxxxx", "<redacted>", "unknown", "None", `"N/A"`, "AMDSMI_STATUS_FILE_ERROR - x"} {
+		if got := toolout.Text(s); got != "" {
+			t.Errorf("Text(%q) = %q", s, got)
+		}
+	}
+	for s, want := range map[string]string{" P800 OAM ": "P800 OAM", `"P800 OAM"`: "P800 OAM", "0": "0", "DCU xxxx": "DCU xxxx"} {
+		if got := toolout.Text(s); got != want {
+			t.Errorf("Text(%q) = %q", s, got)
+		}
+	}
+}
+
+func value[T any](p *T) any {
+	if p == nil {
+		return nil
+	}
+	return *p
+}
+
+func TestValues_WithTheirUnits(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct{ got, want any }{
+		"watts":                         {value(toolout.Watts("34.61 W")), 34.61},
+		"milliwatts":                    {value(toolout.Watts("90440 mW")), 90.44},
+		"bare milliwatts":               {value(toolout.Milliwatts("38000")), 38.0},
+		"bare watts":                    {value(toolout.Watts("89.9")), 89.9},
+		"no power":                      {value(toolout.Watts("N/A")), nil},
+		"an absurd power":               {value(toolout.Watts("65535")), nil},
+		"a percentage as power":         {value(toolout.Watts("5%")), nil},
+		"a sentinel of 32 bits":         {value(toolout.Watts("4294967295")), nil},
+		"a sentinel of 64 bits":         {value(toolout.MiB("18446744073709551615", "B")), nil},
+		"minus one":                     {value(toolout.Celsius("-1")), nil},
+		"celsius":                       {value(toolout.Celsius("38C")), 38.0},
+		"a degree sign":                 {value(toolout.Celsius("48.0°C")), 48.0},
+		"a small letter":                {value(toolout.Celsius("30.0c")), 30.0},
+		"frost":                         {value(toolout.Celsius("-5 C")), -5.0},
+		"an absurd temperature":         {value(toolout.Celsius("65535")), nil},
+		"percent":                       {value(toolout.Percent("98%")), 98.0},
+		"more than all":                 {value(toolout.Percent("101%")), nil},
+		"bytes":                         {value(toolout.MiB("34342961152", "B")), uint64(32752)},
+		"bytes in words":                {value(toolout.MiB("4294967296 bytes", "")), uint64(4096)},
+		"MB is 2^20 in tools":           {value(toolout.MiB("65536 MB", "")), uint64(65536)},
+		"kibibytes":                     {value(toolout.MiB("2048 KiB", "")), uint64(2)},
+		"gibibytes":                     {value(toolout.MiB("1.5GiB", "")), uint64(1536)},
+		"a size without a unit":         {value(toolout.MiB("1024", "")), nil},
+		"a size of a strange unit":      {value(toolout.MiB("1024 pages", "MiB")), nil},
+		"more memory than a card holds": {value(toolout.MiB("99999999999 GiB", "")), nil},
+		"an index":                      {value(toolout.Whole(" 7 ")), 7},
+		"no index":                      {value(toolout.Whole("7a")), nil},
+	}
+	for name, tc := range cases {
+		if diff := cmp.Diff(tc.want, tc.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string][2]string{
+		"0 / 32768": {"0", "32768"}, "826/65536MiB": {"826MiB", "65536MiB"}, "85W/400W": {"85W", "400W"},
+		"N/A/N/A": {"N/A", "N/A"}, "N/A / N/A": {"N/A", "N/A"}, "N/A": {"N/A", ""}, "": {"", ""},
+	} {
+		used, total := toolout.Usage(in)
+		if diff := cmp.Diff(want, [2]string{used, total}); diff != "" {
+			t.Errorf("Usage(%q): %s", in, diff)
+		}
+	}
+}
+
+func TestPCI(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"00000000:C3:00.0": "0000:c3:00.0", "0001:01:00.0": "0001:01:00.0", "00:09:00.0": "0000:09:00.0", "16:00.0": "0000:16:00.0",
+		"00010000:E1:00.0": "10000:e1:00.0", "0000:xx:00.0": "", "N/A": "", "": "", "0000:66:00": "",
+	} {
+		if got := toolout.PCI(in); got != want {
+			t.Errorf("PCI(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestBoxed(t *testing.T) {
+	t.Parallel()
+	out := `warning before the table
++---------------------------+--------------+
+| NPU   Name                | Power(W)   Temp(C)  |
+| Chip                      | Memory-Usage(MB)  HBM-Usage(MB) |
++===========================+==============+
+| 0     Long Name 910       | 91.3       33    |
+| 0                         | 0    / 0          3197 / 65536 |
++===========================+==============+
+| 1     910                 | 33    |
+| 0                         | 3 / 4 |
+| a line too many           | x |
++---------------------------+--------------+
+| NPU     Chip              | Process id    |
++===========================+==============+
+| No running processes found in NPU 0          |
+`
+	want := []toolout.Record{
+		{"NPU": "0", "Name": "Long Name 910", "Power(W)": "91.3", "Temp(C)": "33", "Chip": "0", "Memory-Usage(MB)": "0/0", "HBM-Usage(MB)": "3197/65536"},
+		// Which of two values is missing cannot be told: both are unknown.
+		{"NPU": "1", "Name": "910", "Power(W)": "", "Temp(C)": "", "Chip": "0", "Memory-Usage(MB)": "", "HBM-Usage(MB)": ""},
+	}
+	if diff := cmp.Diff(want, toolout.Boxed(out, "NPU")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestValues(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string][]string{
+		"0%   32C         30 W/ 150 W":   {"0%", "32C", "30W/150W"},
+		"0     /   MLU370-X4    v1.1.6":  {"0", "/", "MLU370-X4", "v1.1.6"},
+		"0 MiB/ 23308 MiB":               {"0MiB/23308MiB"},
+		"N/A   33C  P0    N/A / N/A":     {"N/A", "33C", "P0", "N/A/N/A"},
+		"10240 MiB/1048576 MiB":          {"10240MiB/1048576MiB"},
+		"0    / 0          3197 / 65536": {"0/0", "3197/65536"},
+		"00000000:52:00.0 N/A":           {"00000000:52:00.0", "N/A"},
+		"826/65536 MiB":                  {"826/65536MiB"},
+		"0      / 970":                   {"0/970"},
+		"248 W     55 °C    283 MB":      {"248W", "55°C", "283MB"},
+		"On          v4.20.11":           {"On", "v4.20.11"},
+		"6 12.8":                         {"6", "12.8"},
+	} {
+		if diff := cmp.Diff(want, toolout.Values(in)); diff != "" {
+			t.Errorf("Values(%q) (-want +got):\n%s", in, diff)
+		}
+	}
+}
+
+func TestAligned(t *testing.T) {
+	t.Parallel()
+	out := "===== Title =====\nGPU  Temp (DieEdge)  AvgPwr  Fan\n0    39.0c           92.0W   0%\n1    28.0c           N/A     0%  surplus\n====\nWARNING: 7 lines\n"
+	want := []toolout.Record{{"GPU": "0", "Temp (DieEdge)": "39.0c", "AvgPwr": "92.0W", "Fan": "0%"}}
+	if diff := cmp.Diff(want, toolout.Aligned(out, "GPU")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func paths(out string) []string {
+	var got []string
+	for _, p := range toolout.Pairs(out) {
+		if p.Value != "" {
+			got = append(got, p.Path()+"="+p.Value)
+		}
+	}
+	return got
+}
+
+func TestPairs(t *testing.T) {
+	t.Parallel()
+	indented := "GPU: 0\n    BUS:\n        BDF: 0000:01:00.0\n    DRIVER:\n        VERSION: 6.9\nGPU: 1\n    BUS:\n        BDF: 0001:01:00.0\n"
+	want := []string{"GPU=0", "GPU 0/BUS/BDF=0000:01:00.0", "GPU 0/DRIVER/VERSION=6.9", "GPU=1", "GPU 1/BUS/BDF=0001:01:00.0"}
+	if diff := cmp.Diff(want, paths(indented)); diff != "" {
+		t.Errorf("indented (-want +got):\n%s", diff)
+	}
+	flat := "GPU0 00000000:01:00.0\nName   :  S90\nUtilization\nMemory :  0%\nClocks\nMemory :  2003MHz\n"
+	want = []string{"GPU0 00000000:01:00.0/Name=S90", "Utilization/Memory=0%", "Clocks/Memory=2003MHz"}
+	if diff := cmp.Diff(want, paths(flat)); diff != "" {
+		t.Errorf("flat (-want +got):\n%s", diff)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	v, ok := toolout.JSON("Permission needed to access required GPU device node(s):\n [not json\n{\"Power Draw \": {\"value\": 550, \"unit\": \"W\"}, \"name\": \"N/A\", \"n\": 7}\nWARNING\n")
+	if !ok {
+		t.Fatal("the value behind the banner is not found")
+	}
+	if got := toolout.String(v, "power draw"); got != "550 W" {
+		t.Errorf("power %q", got)
+	}
+	if toolout.String(v, "name") != "" || toolout.String(v, "n") != "7" || toolout.String(v, "n", "x") != "" {
+		t.Error("unknown, number and path")
+	}
+	if _, ok := toolout.JSON("No JSON data to report"); ok {
+		t.Error("text is read as JSON")
+	}
+}
+
+func FuzzReaders(f *testing.F) {
+	f.Add("| GPU  Name | x |\n| 0 a b | c |\n")
+	f.Add("GPU  Temp\n0  4\n")
+	f.Add("a: b\n  c: d\n\te\n")
+	f.Add("{\"a\": [1]}")
+	f.Fuzz(func(t *testing.T, out string) {
+		for _, r := range toolout.Boxed(out, "GPU", "NPU") {
+			for name := range r {
+				if strings.ContainsAny(name, "|\n") {
+					t.Errorf("column %q", name)
+				}
+			}
+		}
+		toolout.Aligned(out, "GPU", "NPU")
+		toolout.Pairs(out)
+		toolout.JSON(out)
+		toolout.Usage(out)
+		toolout.PCI(out)
+		if m := toolout.MiB(out, "MiB"); m != nil && *m > 1<<32 {
+			t.Errorf("%d MiB", *m)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+// Package toolout reads the forms of text that card makers' tools print: boxed tables by their headers, keys with
+// values under sections, JSON behind banners, and the values in them with their units. What a column or a key means
+// belongs to the package of the brand.
+package toolout
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Text is a printed value without its blanks, empty when it says nothing: N/A, dashes, errors, remarks in brackets,
+// masks of x.
+func Text(s string) string {
+	s = strings.TrimSpace(strings.Trim(strings.TrimSpace(s), `"`))
+	switch strings.ToUpper(s) {
+	case "", "-", "--", "N/A", "NA", "NONE", "NULL", "ERR!", "ERR", "ERROR", "UNKNOWN", "UNKNOWN ERROR", "NOT SUPPORTED", "NOT AVAILABLE":
+		return ""
+	}
+	if strings.HasPrefix(s, "[") || strings.HasPrefix(s, "<") || strings.HasPrefix(s, "AMDSMI_STATUS_") || strings.Trim(s, "xX*?") == "" {
+		return ""
+	}
+	return s
+}
+
+// quantity is a number and what follows it.
+var quantity = regexp.MustCompile(`^\(?([+-]?[0-9]+(?:\.[0-9]+)?)\s*([^0-9]*)`)
+
+// Quantity splits a printed value, such as "34.6 W", in its number and its unit. ok is false when it says nothing, and
+// for the numbers that tools print in place of one that they do not have.
+func Quantity(s string) (n float64, unit string, ok bool) {
+	m := quantity.FindStringSubmatch(Text(s))
+	if m == nil {
+		return 0, "", false
+	}
+	n, err := strconv.ParseFloat(m[1], 64)
+	if err != nil || math.IsInf(n, 0) || sentinel(m[1]) {
+		return 0, "", false
+	}
+	return n, strings.TrimRight(strings.TrimSpace(m[2]), ")"), true
+}
+
+// sentinel tells whether a number stands for "not known": all bits set, in 32 or 64 bits, signed or not.
+func sentinel(digits string) bool {
+	whole, _, _ := strings.Cut(digits, ".")
+	switch whole {
+	case "-1", "2147483647", "4294967295", "9223372036854775807", "18446744073709551615":
+		return true
+	}
+	return false
+}
+
+// within is the number of a value when it has one of the units and lies in the range. A value outside of it is one that
+// no card can have: it is not known.
+func within(s string, low, high float64, units map[string]float64) *float64 {
+	n, unit, ok := Quantity(s)
+	scale, known := units[strings.ToLower(unit)]
+	if !ok || !known {
+		return nil
+	}
+	if n *= scale; n < low || n > high {
+		return nil
+	}
+	return &n
+}
+
+// Percent reads a share from 0 to 100, with or without its sign.
+func Percent(s string) *float64 { return within(s, 0, 100, map[string]float64{"": 1, "%": 1}) }
+
+// Celsius reads a temperature.
+func Celsius(s string) *float64 {
+	return within(s, -55, 200, map[string]float64{"": 1, "c": 1, "°c": 1, "℃": 1})
+}
+
+// Watts reads a power: W, mW, or a bare number of watts.
+func Watts(s string) *float64 {
+	return within(s, 0, 5000, map[string]float64{"": 1, "w": 1, "mw": 0.001})
+}
+
+// Milliwatts reads a bare number of milliwatts as watts.
+func Milliwatts(s string) *float64 { return within(s, 0, 5000, map[string]float64{"": 0.001}) }
+
+var sizes = map[string]float64{
+	"b": 1, "bytes": 1, "kb": 1 << 10, "kib": 1 << 10, "mb": 1 << 20, "mib": 1 << 20, "gb": 1 << 30, "gib": 1 << 30,
+}
+
+// MiB reads a size of memory with its unit, rounded down; a bare number has the unit given. Every maker whose output
+// was recorded prints MB for 2^20 bytes: a module of 64 GiB is "65536 MB", one of 192 GiB "196300 MB" less what the
+// firmware keeps.
+func MiB(s, bare string) *uint64 {
+	n, unit, ok := Quantity(s)
+	if unit == "" {
+		unit = bare
+	}
+	scale, known := sizes[strings.ToLower(unit)]
+	if !ok || !known || n < 0 {
+		return nil
+	}
+	mib := n * scale / (1 << 20)
+	if mib > 1<<32 {
+		return nil
+	}
+	u := uint64(mib)
+	return &u
+}
+
+// Whole reads a number of things, such as an index.
+func Whole(s string) *int {
+	n, err := strconv.Atoi(strings.TrimSpace(s))
+	if err != nil || n < 0 || n >= math.MaxInt32 {
+		return nil
+	}
+	return &n
+}
+
+// Usage splits "used / total"; a unit that only the total carries holds for both.
+func Usage(s string) (used, total string) {
+	s = strings.TrimSpace(s)
+	used, total = s, ""
+	from := 0
+	if len(s) >= 3 && strings.EqualFold(s[:3], "n/a") {
+		from = 3
+	}
+	if i := strings.IndexByte(s[from:], '/'); i >= 0 {
+		used, total = strings.TrimSpace(s[:from+i]), strings.TrimSpace(s[from+i+1:])
+	}
+	if _, unit, ok := Quantity(used); ok && unit == "" {
+		if _, unit, ok = Quantity(total); ok {
+			used += unit
+		}
+	}
+	return used, total
+}
+
+var pciForm = regexp.MustCompile(`^(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])$`)
+
+// PCI brings an address to the kernel's form: 4 digits of domain where they suffice, lower case. It is empty for what
+// is no address, a masked one included.
+func PCI(s string) string {
+	m := pciForm.FindStringSubmatch(strings.ToLower(Text(s)))
+	if m == nil {
+		return ""
+	}
+	domain := strings.TrimLeft(m[1], "0")
+	for len(domain) < 4 {
+		domain = "0" + domain
+	}
+	return domain + ":" + m[2] + ":" + m[3] + "." + m[4]
+}
