@@ -1,0 +1,128 @@
+package brand
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
+)
+
+// bus is what the PCI bus says about a brand.
+type bus struct {
+	cards        []hostfs.PCIDevice // cards of the brand, also those given away to virtual machines
+	listed       bool               // the machine shows a bus with devices on it
+	rival        bool               // the bus has cards of the brand's rival
+	mayHaveCards bool
+}
+
+// givenAway are kernel drivers that hold a card for somebody else, such as a virtual machine.
+var givenAway = []string{"vfio-pci", "pci-stub", "pciback"}
+
+func (d *Detector) bus() bus {
+	var b bus
+	all, err := d.files.Names("sys/bus/pci/devices")
+	b.listed = err == nil && len(all) > 0
+	found, err := d.files.Accelerators(d.spec.PCI)
+	if err != nil {
+		d.log.Debug("some pci devices cannot be read", "error", err)
+	}
+	for _, device := range found {
+		if !slices.Contains(d.spec.NotPCI, device.Device) {
+			b.cards = append(b.cards, device)
+		}
+	}
+	if d.spec.Rival != "" {
+		rivals, err := d.files.Accelerators(d.spec.Rival)
+		b.rival = err != nil || len(rivals) > 0
+	}
+	b.mayHaveCards = !b.listed || len(b.cards) > 0
+	for _, sign := range d.spec.Signs {
+		if names, err := filepath.Glob(d.files.Path(sign)); err == nil && len(names) > 0 {
+			b.mayHaveCards = true
+		}
+	}
+	return b
+}
+
+// ours tells whether a reading is of this brand's cards. The bus decides: the same text may be printed for two makers.
+func (d *Detector) ours(r Reading, b bus) bool {
+	if r.Foreign {
+		return false
+	}
+	return !r.Doubtful || len(b.cards) > 0 && !b.rival
+}
+
+// otherMaker tells whether the bus has another maker's device at this address.
+func (d *Detector) otherMaker(address string) bool {
+	vendor, err := d.files.Text("sys/bus/pci/devices", address, "vendor")
+	return err == nil && vendor != "" && !strings.EqualFold(strings.TrimPrefix(vendor, "0x"), d.spec.PCI)
+}
+
+// complete adds to a reading what the kernel knows: device nodes, memory, drivers, and cards that the tool left out.
+func (d *Detector) complete(r Reading, b bus) Reading {
+	r.Cards = slices.DeleteFunc(r.Cards, func(c Card) bool { return c.PCI != "" && d.otherMaker(c.PCI) })
+	byTool := len(r.Cards)
+	placed := !slices.ContainsFunc(r.Cards, func(c Card) bool { return c.PCI == "" })
+	if d.spec.Kernel != nil {
+		r.mergeKernel(d.spec.Kernel(d.files).FromKernel())
+	}
+	var left []Card
+	for _, device := range b.cards {
+		c := Card{PCI: device.Address, from: source{pci: true}}
+		switch {
+		case slices.Contains(givenAway, device.Driver):
+			continue
+		case !device.Answers:
+			c.Dead = ReasonNoAnswer
+		case device.Driver == "":
+			c.Dead = ReasonNoDriver
+		case byTool > 0 || r.NoCards:
+			c.Dead = ReasonUnreported
+		}
+		c.Fact("pci_device", device.Device)
+		if i := slices.IndexFunc(r.Cards, func(have Card) bool { return samePlace(have.PCI, device.Address) }); i >= 0 {
+			if c.Dead == ReasonNoAnswer {
+				r.Cards[i].Dead = c.Dead
+			}
+			continue
+		}
+		left = append(left, c)
+	}
+	// Where the tool does not say which card is where, nothing tells which one it left out, unless it is just one of one.
+	if nameless := slices.IndexFunc(r.Cards, func(c Card) bool { return c.PCI == "" }); len(b.cards) == 1 && byTool == 1 && nameless == 0 && len(left) == 1 {
+		r.Cards[0].PCI, r.Cards[0].from.pci = left[0].PCI, true
+		return r
+	}
+	if placed {
+		r.Cards = append(r.Cards, left...)
+	}
+	return r
+}
+
+// samePlace tells whether an address is of a board. Partitions are functions of the board's address.
+func samePlace(card, board string) bool {
+	if card == "" {
+		return false
+	}
+	a, _, _ := strings.Cut(card, ".")
+	b, _, _ := strings.Cut(board, ".")
+	return a == b
+}
+
+// mergeKernel adds the kernel's reading. It never gives a card an index, and makes cards only where the tool has none.
+func (r *Reading) mergeKernel(k Reading) {
+	if len(r.Cards) == 0 && !r.NoCards {
+		r.Cards = k.Cards
+	}
+	for _, theirs := range k.Cards {
+		for i := range r.Cards {
+			if r.Cards[i].same(theirs) {
+				r.Cards[i].merge(theirs)
+			}
+		}
+	}
+	if r.Driver == "" {
+		r.Driver, r.driverByKernel = k.Driver, true
+	}
+}

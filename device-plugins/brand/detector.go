@@ -1,0 +1,265 @@
+package brand
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
+	"github.com/heteroflow/heteroflow/device-plugins/vendorcli"
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// toolLimit is how long all calls of one reading may take together. It is below the limit of a reading, so that the
+// kernel's files can still be read when a tool hangs.
+const toolLimit = 4 * time.Second
+
+// Reasons of cards that the kernel shows and the tool does not.
+const (
+	ReasonNoAnswer   = "the card does not answer on the PCI bus"
+	ReasonNoDriver   = "no kernel driver is bound to the card: install or load the maker's driver"
+	ReasonUnreported = "the card is on the PCI bus and the maker's tool does not report it"
+)
+
+// Spec is what sets one brand apart from the others.
+type Spec struct {
+	Vendor accel.Vendor
+	PCI    string   // PCI vendor, 4 hexadecimal digits
+	NotPCI []string // PCI devices of the vendor that are no accelerators
+	Rival  string   // PCI vendor whose cards the same text may be of, see Reading.Doubtful
+	Signs  []string // patterns of files under the root that show that there may be cards, besides the bus
+	Prefix string   // begins the identities that the maker's numbers give, such as "GPU-"
+	Tools  []string // names or paths of the tool, best first
+	// Read asks the tool for everything that is of use. It returns what it has read even when a later call fails.
+	Read func(ctx context.Context, call Call) (Reading, error)
+	// Kernel reads what the kernel's files say besides the bus; nil when nothing.
+	Kernel func(files hostfs.FS) Reading
+	// Nodes names the device nodes of a card; nil when they are not known.
+	Nodes func(card Card) []string
+}
+
+// Call calls the tool once and returns what it printed. The error says that it printed nothing.
+type Call func(args ...string) (string, error)
+
+// Config says where to look.
+type Config struct {
+	Root string // folder with /proc and /sys of the machine; empty is "/"
+	Tool string // name or path of the tool, in place of the brand's own
+}
+
+// Detector finds the cards of one brand. It is safe for concurrent use.
+type Detector struct {
+	spec  Spec
+	tools []string
+	log   hclog.Logger
+	files hostfs.FS
+
+	mu    sync.Mutex
+	nodes map[string][]string // card UUID → device nodes
+	said  string              // the last thing logged about the path taken
+}
+
+var (
+	_ device.Detector      = (*Detector)(nil)
+	_ device.Sampler       = (*Detector)(nil)
+	_ device.ProcessLister = (*Detector)(nil)
+	_ device.NodeLister    = (*Detector)(nil)
+)
+
+// New returns a detector. It touches nothing until the first call.
+func New(spec Spec, cfg Config, log hclog.Logger) *Detector {
+	d := &Detector{spec: spec, tools: spec.Tools, log: log, files: hostfs.New(cfg.Root), nodes: map[string][]string{}}
+	if cfg.Tool != "" {
+		d.tools = []string{cfg.Tool}
+	}
+	return d
+}
+
+// Name is the name of the source.
+func (d *Detector) Name() string { return string(d.spec.Vendor) }
+
+// Vendor is the brand.
+func (d *Detector) Vendor() accel.Vendor { return d.spec.Vendor }
+
+// Detect lists the cards by the best path that answers: the tool, the kernel.
+func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
+	r, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cards := []accel.Card{}
+	nodes := map[string][]string{}
+	for i, card := range r.Offer(d.spec) {
+		if card.UUID == "" {
+			continue
+		}
+		if card.PCIAddress != "" {
+			card.NUMANode = d.files.NUMANode(card.PCIAddress)
+		}
+		if card.NUMANode != nil {
+			card.Sources[accel.AttrNUMA] = "sysfs"
+		}
+		cards = append(cards, card)
+		if d.spec.Nodes != nil {
+			nodes[card.UUID] = d.spec.Nodes(r.Cards[i])
+		}
+	}
+	slices.SortStableFunc(cards, func(a, b accel.Card) int {
+		return cmp.Or(cmp.Compare(uint(a.Index), uint(b.Index)), cmp.Compare(a.PCIAddress, b.PCIAddress), cmp.Compare(a.UUID, b.UUID))
+	})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.nodes = nodes
+	return cards, nil
+}
+
+// Nodes are the device nodes of the card; nil when they are not known.
+func (d *Detector) Nodes(card accel.Card) []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.nodes[card.UUID]
+}
+
+// read makes one reading by the best path, completed by the kernel.
+func (d *Detector) read(ctx context.Context) (Reading, error) {
+	if err := ctx.Err(); err != nil {
+		return Reading{}, err
+	}
+	bus := d.bus()
+	if !bus.mayHaveCards {
+		d.say("none", nil)
+		return Reading{}, nil
+	}
+	limited, cancel := context.WithTimeout(ctx, toolLimit)
+	defer cancel()
+	trouble := ""
+	for _, tool := range d.tools {
+		r, err := d.spec.Read(limited, d.caller(limited, tool))
+		name := filepath.Base(tool)
+		switch {
+		case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+			continue
+		case len(r.Cards) > 0 && d.ours(r, bus):
+			d.say(tool, nil)
+			return d.complete(r, bus), nil
+		case r.Foreign, len(r.Cards) > 0:
+			trouble = cmp.Or(trouble, name+" is another maker's tool of the same name")
+		case r.NoCards:
+			d.say(tool, nil)
+			return d.complete(r, bus), nil
+		case ctx.Err() != nil:
+			return Reading{}, ctx.Err()
+		case r.Trouble != "":
+			trouble = name + ": " + r.Trouble
+		case limited.Err() != nil:
+			trouble = name + " does not answer"
+		default:
+			trouble = name + " printed nothing that is known"
+		}
+	}
+	return d.byKernel(bus, trouble)
+}
+
+// byKernel is the reading without a tool: the cards on the bus, with the reason why no more is known. Without a tool
+// and without cards there is nothing; a tool that fails where no card is seen cannot tell.
+func (d *Detector) byKernel(bus bus, trouble string) (Reading, error) {
+	r := d.complete(Reading{}, bus)
+	if trouble == "" {
+		d.say("sysfs", exec.ErrNotFound)
+		return r, nil
+	}
+	d.say("sysfs", errors.New(trouble))
+	if len(r.Cards) == 0 {
+		if bus.listed {
+			return r, nil // the bus was read and has none of our cards: the tool has nothing to talk to
+		}
+		return Reading{}, errors.New(trouble)
+	}
+	for i := range r.Cards {
+		r.Cards[i].Dead = cmp.Or(r.Cards[i].Dead, trouble)
+	}
+	return r, nil
+}
+
+// caller calls one tool. What it printed to its error stream counts when it printed nothing else.
+func (d *Detector) caller(ctx context.Context, tool string) Call {
+	return func(args ...string) (string, error) {
+		out, err := vendorcli.Run(ctx, tool, args...)
+		if err != nil {
+			return "", err
+		}
+		if text := cmp.Or(out.Stdout, out.Stderr); text != "" {
+			return text, nil
+		}
+		return "", fmt.Errorf("%s printed nothing", filepath.Base(tool))
+	}
+}
+
+// say logs the path taken and why no better one was, once for every change.
+func (d *Detector) say(path string, why error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	said := path
+	if why != nil {
+		said += ": " + why.Error()
+	}
+	if d.said == said {
+		return
+	}
+	d.said = said
+	d.log.Info("reading cards", "vendor", d.spec.Vendor, "path", path, "why", why)
+}
+
+// Sample reads the live numbers of cards.
+func (d *Detector) Sample(ctx context.Context, cards []accel.Card) (map[string]device.Sample, error) {
+	r, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	samples := map[string]device.Sample{}
+	d.match(r, cards, func(c Card, uuid string) {
+		samples[uuid] = device.Sample{
+			MemoryUsedMiB: c.MemoryUsedMiB, UtilizationPct: c.UtilizationPct, TemperatureC: c.TemperatureC,
+			PowerW: c.PowerW, PowerLimitW: c.PowerLimitW,
+		}
+	})
+	return samples, nil
+}
+
+// Processes lists the processes of each card, when the tool lists them.
+func (d *Detector) Processes(ctx context.Context, cards []accel.Card) (map[string][]int, error) {
+	r, err := d.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	processes := map[string][]int{}
+	if !r.ProcessesKnown {
+		return processes, nil
+	}
+	d.match(r, cards, func(c Card, uuid string) {
+		pids := []int{}
+		for _, p := range c.Processes {
+			pids = append(pids, p.PID)
+		}
+		processes[uuid] = pids
+	})
+	return processes, nil
+}
+
+func (d *Detector) match(r Reading, cards []accel.Card, found func(Card, string)) {
+	for i, identity := range r.identities(d.spec.Prefix) {
+		if slices.ContainsFunc(cards, func(c accel.Card) bool { return c.UUID == identity }) {
+			found(r.Cards[i], identity)
+		}
+	}
+}
