@@ -9,9 +9,11 @@ import (
 	"syscall"
 
 	"github.com/heteroflow/heteroflow/cmd/heteroflow/command"
+	"github.com/heteroflow/heteroflow/internal/embedded/client"
 )
 
 func main() {
+	client.Helper() // the embedded engine starts this program again to read what a task writes
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := command.Run(ctx, os.Args[1:], command.Env{Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Environ: os.Environ})
 	stop()

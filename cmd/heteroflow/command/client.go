@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+	"github.com/posener/complete"
 
 	"github.com/heteroflow/heteroflow/api/client"
 	"github.com/heteroflow/heteroflow/internal/version"
@@ -20,6 +21,8 @@ const (
 	defaultAddr = "http://127.0.0.1:3333"
 	// callTimeout bounds a call that does not wait for anything on purpose.
 	callTimeout = 30 * time.Second
+	// predictTime bounds what a shell waits for while it completes a word.
+	predictTime = 2 * time.Second
 )
 
 // connection is where the placement service is asked, and as whom.
@@ -212,4 +215,25 @@ func nomadStatus(err error) int {
 		return response.StatusCode()
 	}
 	return 0
+}
+
+// predictJobs completes the id of a job by asking the placement service.
+func (c *command) predictJobs(conn *connection) complete.Predictor {
+	return complete.PredictFunc(func(args complete.Args) []string {
+		nomad, err := c.nomad(conn)
+		if err != nil {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, predictTime)
+		defer cancel()
+		jobs, _, err := nomad.Jobs().List((&api.QueryOptions{Prefix: args.Last}).WithContext(ctx))
+		if err != nil {
+			return nil
+		}
+		ids := make([]string, len(jobs))
+		for i, j := range jobs {
+			ids[i] = j.ID
+		}
+		return ids
+	})
 }

@@ -42,7 +42,7 @@ Calls from this machine need no key. Ctrl-C stops everything, tasks too; the nex
 		if hclog.LevelFromString(*level) == hclog.NoLevel {
 			return &usageError{fmt.Sprintf("-log-level %q is not known: write trace, debug, info, warn or error", *level)}
 		}
-		o.Log = hclog.New(&hclog.LoggerOptions{Name: "heteroflow", Level: hclog.LevelFromString(*level), Output: env.Stderr})
+		o.LogLevel = hclog.LevelFromString(*level)
 		return dev.Run(ctx, o)
 	}
 	return c

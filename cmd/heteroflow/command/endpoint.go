@@ -55,7 +55,7 @@ func endpointListCommand(env Env) *command {
 		return c.print(out, list, raw, func() error {
 			t := table{{"ID", "Model", "Service", "Policy", "Tenant", "Created"}}
 			for _, e := range list.Items {
-				t.row(out.id(e.ID), e.Model, e.Service, string(e.Policy), e.Tenant, moment(&e.CreatedAt))
+				t.row(e.ID, e.Model, e.Service, string(e.Policy), e.Tenant, moment(&e.CreatedAt))
 			}
 			c.tellNext(list.NextCursor)
 			return c.printf("%s", t)

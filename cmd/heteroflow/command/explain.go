@@ -11,6 +11,7 @@ import (
 func explainCommand(env Env) *command {
 	c := newCommand(env, "Say why a job is where it is, or why it waits", "JOB")
 	conn, out := c.withConnection(), c.withOutput()
+	c.predict[""] = c.predictJobs(conn)
 	c.run = func(ctx context.Context, args []string) error {
 		service, err := c.service(conn)
 		if err != nil {

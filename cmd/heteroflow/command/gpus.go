@@ -133,9 +133,9 @@ func modelTable(cards []client.GPU) table {
 }
 
 func cardTable(out *output, cards []client.GPU) table {
-	head := []string{"Card", "Brand", "Model", "Node", "Form", "Free Memory", "Free Slices", "Health", "Jobs"}
+	head := []string{"Card", "Model", "Node", "Form", "Free Memory", "Free Slices", "Health", "Jobs"}
 	if *out.verbose {
-		head = append(head, "Device", "PCI", "NUMA", "Driver", "Modes")
+		head = append(head, "UUID", "Device", "PCI", "NUMA", "Driver", "Modes")
 	}
 	t := table{head}
 	for _, g := range cards {
@@ -153,26 +153,17 @@ func cardTable(out *output, cards []client.GPU) table {
 		if !g.Healthy {
 			health = or(text(g.HealthReason), "bad")
 		}
-		row := []string{cardName(out, g), g.Vendor, g.Model, or(g.NodeName, out.id(g.NodeID)), form, memory, slices, health, dash(jobsOn(g.Jobs))}
+		row := []string{fmt.Sprintf("%s/%d", g.Vendor, g.Index), g.Model, or(g.NodeName, out.id(g.NodeID)), form, memory, slices, health, dash(jobsOn(g.Jobs))}
 		if *out.verbose {
 			numa := ""
 			if g.NUMANode != nil {
 				numa = strconv.Itoa(*g.NUMANode)
 			}
-			row = append(row, g.Group, dash(text(g.PCIAddress)), dash(numa), dash(text(g.DriverVersion)), dash(strings.Join(g.Modes, ",")))
+			row = append(row, g.UUID, g.Group, dash(text(g.PCIAddress)), dash(numa), dash(text(g.DriverVersion)), dash(strings.Join(g.Modes, ",")))
 		}
 		t.row(row...)
 	}
 	return t
-}
-
-// cardName shortens a card's UUID to what tells cards apart; vendors begin theirs alike.
-func cardName(out *output, g client.GPU) string {
-	const enough = 20
-	if *out.verbose || len(g.UUID) <= enough {
-		return g.UUID
-	}
-	return g.UUID[:enough]
 }
 
 func jobsOn(uses []client.CardUse) string {

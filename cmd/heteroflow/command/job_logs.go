@@ -23,6 +23,7 @@ func jobLogsCommand(env Env) *command {
 	stderr := c.flags.Bool("stderr", false, "standard error instead of standard output")
 	follow := c.flags.Bool("f", false, "follow: print on as the task writes")
 	tail := c.flags.Int64("c", 0, "only the last `bytes`")
+	c.predict[""] = c.predictJobs(conn)
 	c.run = func(ctx context.Context, args []string) error {
 		nomad, err := c.nomad(conn)
 		if err != nil {

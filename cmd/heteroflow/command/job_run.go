@@ -2,8 +2,11 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -18,6 +21,7 @@ refused. With -json or -t the answer to the submission is printed, and the progr
 	conn, file, out := c.withConnection(), c.withJobFile(), c.withOutput()
 	detach := c.flags.Bool("detach", false, "return as soon as the job is submitted")
 	index := c.flags.Int64("check-index", -1, "submit only if the job's modify `index` is this; 0: only if the job is new")
+	wait := c.flags.Duration("wait", 0, "when something waits for room, wait so long for it to be placed, such as 30s")
 	show := c.flags.Bool("output", false, "print the job as JSON, and submit nothing")
 	c.run = func(ctx context.Context, args []string) error {
 		nomad, err := c.nomad(conn)
@@ -50,9 +54,47 @@ refused. With -json or -t the answer to the submission is printed, and the progr
 				return err
 			}
 		}
-		return c.afterSubmit(ctx, nomad, out, progress, *src.job.ID, response.EvalID, *detach)
+		err = c.afterSubmit(ctx, nomad, out, progress, *src.job.ID, response.EvalID, *detach)
+		var coded *codeError
+		if *wait > 0 && errors.As(err, &coded) && coded.code == exitOther {
+			return c.awaitRoom(ctx, nomad, conn, progress, *src.job.ID, write.Namespace, *wait, err)
+		}
+		return err
 	}
 	return c
+}
+
+// awaitRoom looks until nothing of the job is queued any more. Else it gives the answer that there was before.
+func (c *command) awaitRoom(ctx context.Context, nomad *api.Client, conn *connection, progress io.Writer, id, namespace string, wait time.Duration, before error) error {
+	fmt.Fprintf(progress, "==> Waiting up to %s for room\n", wait)
+	deadline := time.Now().Add(wait)
+	q := (&api.QueryOptions{Namespace: namespace}).WithContext(ctx)
+	for time.Now().Before(deadline) {
+		summary, _, err := nomad.Jobs().Summary(id, q)
+		if err != nil && nomadStatus(err) != http.StatusNotFound {
+			return nomadError(conn, err)
+		}
+		if err == nil && placed(summary) {
+			_, err := fmt.Fprintln(progress, "==> Everything is placed")
+			return err
+		}
+		if err := sleep(ctx, lookEvery); err != nil {
+			return err
+		}
+	}
+	return before
+}
+
+// placed reports whether nothing of a job is queued.
+func placed(summary *api.JobSummary) bool {
+	going := 0
+	for _, group := range summary.Summary {
+		if group.Queued > 0 {
+			return false
+		}
+		going += group.Starting + group.Running + group.Complete
+	}
+	return going > 0
 }
 
 // namespaceOf is the namespace of a call about a job: the flag or the environment, else what the job says.

@@ -20,6 +20,7 @@ func jobStatusCommand(env Env) *command {
 	c := newCommand(env, "List jobs, or show one with its allocations and cards", "[JOB]")
 	c.about = `JOB is the id of a job or the beginning of one.`
 	conn, out := c.withConnection(), c.withOutput()
+	c.predict[""] = c.predictJobs(conn)
 	c.run = func(ctx context.Context, args []string) error {
 		nomad, err := c.nomad(conn)
 		if err != nil {

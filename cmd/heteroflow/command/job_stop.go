@@ -11,6 +11,7 @@ func jobStopCommand(env Env) *command {
 	conn, out := c.withConnection(), c.withOutput()
 	purge := c.flags.Bool("purge", false, "also forget the job")
 	detach := c.flags.Bool("detach", false, "return at once")
+	c.predict[""] = c.predictJobs(conn)
 	c.run = func(ctx context.Context, args []string) error {
 		nomad, err := c.nomad(conn)
 		if err != nil {

@@ -76,7 +76,7 @@ func keyListCommand(env Env) *command {
 		return c.print(out, list, raw, func() error {
 			t := table{{"ID", "Kind", "Name", "Tenant", "Role", "Begins", "Endpoints", "Created", "Expires", "Last Used"}}
 			for _, k := range list.Items {
-				t.row(out.id(k.ID), string(k.Kind), k.Name, dash(k.Tenant), dash(k.Role), k.Prefix, dash(strings.Join(k.Endpoints, ",")),
+				t.row(k.ID, string(k.Kind), k.Name, dash(k.Tenant), dash(k.Role), k.Prefix, dash(strings.Join(k.Endpoints, ",")),
 					moment(&k.CreatedAt), dash(moment(k.ExpiresAt)), dash(moment(k.LastUsedAt)))
 			}
 			c.tellNext(list.NextCursor)

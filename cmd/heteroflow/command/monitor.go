@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -164,6 +165,10 @@ func metricReasons(metric *api.AllocationMetric) (out []string) {
 		out = append(out, fmt.Sprintf("Resources exhausted on %d nodes", metric.NodesExhausted))
 	}
 	for _, reason := range slices.Sorted(maps.Keys(metric.DimensionExhausted)) {
+		if strings.Contains(reason, " on ") { // a whole sentence, of the placement service
+			out = append(out, reason)
+			continue
+		}
 		out = append(out, fmt.Sprintf("Dimension %q exhausted on %d nodes", reason, metric.DimensionExhausted[reason]))
 	}
 	for _, quota := range metric.QuotaExhausted {

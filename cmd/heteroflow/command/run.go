@@ -67,6 +67,9 @@ func Run(ctx context.Context, args []string, env Env) int {
 	for name, synopsis := range groups {
 		c.Commands[name] = func() (cli.Command, error) { return group{name, synopsis}, nil }
 	}
+	if word := unknownCommand(args); word != "" {
+		fmt.Fprintf(env.Stderr, "there is no command %q\n\n", word)
+	}
 	code, err := c.Run()
 	if err != nil {
 		fmt.Fprintln(env.Stderr, err)
@@ -76,6 +79,19 @@ func Run(ctx context.Context, args []string, env Env) int {
 		return exitError
 	}
 	return code
+}
+
+// unknownCommand is the first word when no command begins with it.
+func unknownCommand(args []string) string {
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return ""
+	}
+	for name := range registry {
+		if first, _, _ := strings.Cut(name, " "); first == args[0] {
+			return ""
+		}
+	}
+	return args[0]
 }
 
 // group is a command that only has commands below it.
@@ -89,7 +105,7 @@ func (g group) Help() string {
 
 // help is the text without a command: what there is, common things first.
 func help(commands map[string]cli.CommandFactory) string {
-	order := []string{"dev", "gpus", "job", "explain", "doctor", "usage", "key", "endpoint", "server", "gateway", "version"}
+	order := []string{"dev", "gpus", "job", "explain", "doctor", "usage", "key", "endpoint", "server", "gateway", "engine", "version"}
 	var b strings.Builder
 	b.WriteString("Usage: heteroflow [-version] [-help] <command> [flags] [arguments]\n\nCommands:\n")
 	for _, name := range order {

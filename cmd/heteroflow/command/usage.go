@@ -49,7 +49,7 @@ func usageCommand(env Env) *command {
 			}
 			return c.print(out, list, raw, func() error {
 				c.tellNext(list.NextCursor)
-				return c.printf("%s", requestTable(out, list.Items))
+				return c.printf("%s", requestTable(list.Items))
 			})
 		}
 		return &usageError{fmt.Sprintf("-by %s is not known: write model, key, endpoint or request", *by)}
@@ -82,7 +82,7 @@ func sumTable(by string, sums []client.UsageSum) table {
 	return t
 }
 
-func requestTable(out *output, list []client.Usage) table {
+func requestTable(list []client.Usage) table {
 	tokens := func(n *int64) string {
 		if n == nil {
 			return "-" // the engine did not say
@@ -91,7 +91,7 @@ func requestTable(out *output, list []client.Usage) table {
 	}
 	t := table{{"ID", "Started", "Model", "Operation", "Status", "End", "Prompt", "Completion", "Tries", "ms"}}
 	for _, u := range list {
-		t.row(out.id(u.ID), moment(&u.StartedAt), u.Model, u.Operation, strconv.Itoa(u.Status), u.End, tokens(u.PromptTokens),
+		t.row(u.ID, moment(&u.StartedAt), u.Model, u.Operation, strconv.Itoa(u.Status), u.End, tokens(u.PromptTokens),
 			tokens(u.CompletionTokens), strconv.Itoa(u.Tries), strconv.FormatInt(u.DurationMS, 10))
 	}
 	return t

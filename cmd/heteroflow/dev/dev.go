@@ -43,9 +43,16 @@ type Options struct {
 	ConsulToken string
 	Process     bool // switch the process runtime on although Docker is there
 	Keep        bool // leave tasks running at the end
+	LogLevel    hclog.Level
 	Stdout      io.Writer
 	Stderr      io.Writer
-	Log         hclog.Logger
+
+	home string // where the engine that was chosen keeps what is its own
+}
+
+// log makes the log of one part, with a level of its own.
+func (o Options) log(part string) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Name: part, Level: o.LogLevel, Output: o.Stderr})
 }
 
 // An engine answers Nomad's API and runs tasks on this machine.
@@ -72,10 +79,12 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	g := newGroup(ctx)
+	serviceLog, engineLog := o.log("service"), o.log("engine")
+	serviceLog.SetLevel(hclog.Error) // it warns that there is no Nomad, which is still to be started
 	g.serve("placement service", func(ctx context.Context) error {
 		return placement.Run(ctx, placement.Config{
 			DatabaseURL: o.DatabaseURL, NomadAddr: "http://" + listen.engine.Addr().String(), ConsulAddr: o.ConsulAddr, ConsulToken: o.ConsulToken,
-			Anonymous: auth.RoleAdmin, Stderr: o.Stderr, Listener: listen.service, Log: o.Log.Named("service"),
+			Anonymous: auth.RoleAdmin, Stderr: o.Stderr, Listener: listen.service, Log: serviceLog,
 		})
 	})
 	serviceURL := "http://" + listen.service.Addr().String()
@@ -84,7 +93,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(fmt.Errorf("start the placement service: %w", err), listen.engine.Close(), listen.gateway.Close(), g.stop())
 	}
 	e, err := choose(o, machine{
-		found: found, serverURL: serviceURL, publicKey: key, pluginDir: filepath.Join(o.DataDir, "plugins"), stateDir: filepath.Join(o.DataDir, "state"),
+		found: found, serverURL: serviceURL, publicKey: key, pluginDir: filepath.Join(o.DataDir, "plugins"), stateDir: filepath.Join(o.home, "state"), log: engineLog,
 	}, listen.engine)
 	if err != nil {
 		return errors.Join(err, listen.engine.Close(), listen.gateway.Close(), g.stop())
@@ -93,6 +102,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	g.engine(e.name(), func(ctx context.Context) error { return e.run(ctx, func(addr string) { ready <- addr }) })
 	select {
 	case engineURL := <-ready:
+		serviceLog.SetLevel(o.LogLevel)
 		g.serve("gateway", func(ctx context.Context) error { return gateway(ctx, o, engineURL, listen.gateway) })
 		banner(o, e.name(), engineURL, serviceURL, "http://"+listen.gateway.Addr().String(), found)
 	case <-g.ctx.Done():
@@ -101,6 +111,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	<-g.ctx.Done()
 	if ctx.Err() != nil {
 		fmt.Fprintln(o.Stderr, "\nStopping …")
+		engineLog.SetLevel(hclog.Error) // the plugin warns that the placement service is gone
 	}
 	return errors.Join(err, g.stop())
 }
@@ -113,7 +124,7 @@ func gateway(ctx context.Context, o Options, engineURL string, listener net.List
 	}
 	return server.Run(ctx, server.Config{
 		Addr: addr, DatabaseURL: o.DatabaseURL, ConsulAddr: o.ConsulAddr, ConsulToken: o.ConsulToken, NomadAddr: engineURL,
-		Anonymous: true, Logger: o.Log.Named("gateway"),
+		Anonymous: true, Logger: o.log("gateway"),
 	})
 }
 
@@ -124,20 +135,25 @@ func prepare(o *Options) (*lock, error) {
 		return nil, fmt.Errorf("find the data folder: %w", err)
 	}
 	o.DataDir = abs
-	for _, dir := range []string{"", "plugins", "state", "engine"} {
-		if err := os.MkdirAll(filepath.Join(abs, dir), 0o700); err != nil {
+	if err := settleEngine(o); err != nil {
+		return nil, err
+	}
+	// Jobs of one engine mean nothing to the other, so each has its own data.
+	o.home = filepath.Join(abs, o.Engine)
+	for _, dir := range []string{filepath.Join(abs, "plugins"), filepath.Join(o.home, "state")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make the data folder: %w", err)
 		}
 	}
 	if o.DatabaseURL == "" {
-		o.DatabaseURL = "sqlite://" + filepath.Join(abs, "heteroflow.db")
+		o.DatabaseURL = "sqlite://" + filepath.Join(o.home, "heteroflow.db")
 	}
 	held, err := acquire(filepath.Join(abs, "lock"))
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{devicePlugin, driverPlugin} {
-		if err := install(filepath.Join(o.BinDir, name), filepath.Join(abs, "plugins", name)); err != nil {
+	for name, program := range programs {
+		if err := install(filepath.Join(o.BinDir, program), filepath.Join(abs, "plugins", name)); err != nil {
 			return nil, errors.Join(err, held.release())
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/heteroflow/heteroflow/internal/embedded"
@@ -20,6 +21,7 @@ type machine struct {
 	publicKey string // of its grants
 	pluginDir string
 	stateDir  string
+	log       hclog.Logger
 }
 
 // deviceConfig is the device plugin's config block.
@@ -40,41 +42,51 @@ func (m machine) driverConfig() map[string]any {
 	}
 }
 
-// choose finds the engine that was asked for. It takes the listener over, or closes it.
-func choose(o Options, m machine, listener net.Listener) (engine, error) {
-	nomad := o.NomadPath
-	if nomad == "" {
-		nomad = "nomad"
+// settleEngine turns auto into what there is, and finds the program of Nomad.
+func settleEngine(o *Options) error {
+	program := o.NomadPath
+	if program == "" {
+		program = "nomad"
 	}
-	path, err := exec.LookPath(nomad)
+	path, err := exec.LookPath(program)
 	switch o.Engine {
 	case Embedded:
-		return newEmbedded(o, m, listener)
+		return nil
 	case Nomad:
 		if err != nil {
-			return nil, fmt.Errorf("find nomad: %w\nInstall it, or write -engine=embedded", err)
+			return fmt.Errorf("find nomad: %w\nInstall it, or write -engine=embedded", err)
 		}
-		return newNomad(o, m, path, listener)
 	case Auto:
-		if err != nil {
-			return newEmbedded(o, m, listener)
+		o.Engine = Embedded
+		if err == nil {
+			o.Engine = Nomad
 		}
-		return newNomad(o, m, path, listener)
+	default:
+		return fmt.Errorf("engine %q is not known: write auto, embedded or nomad", o.Engine)
 	}
-	return nil, fmt.Errorf("engine %q is not known: write auto, embedded or nomad", o.Engine)
+	o.NomadPath = path
+	return nil
+}
+
+// choose makes the engine. It takes the listener over.
+func choose(o Options, m machine, listener net.Listener) (engine, error) {
+	if o.Engine == Nomad {
+		return newNomad(o, m, listener)
+	}
+	return newEmbedded(o, m, listener)
 }
 
 type embeddedEngine struct{ *embedded.Engine }
 
 func newEmbedded(o Options, m machine, listener net.Listener) (engine, error) {
 	e, err := embedded.New(embedded.Config{
-		DataDir: filepath.Join(o.DataDir, "engine"), Listener: listener, NodeEnabled: true, PluginDir: m.pluginDir,
+		DataDir: filepath.Join(o.home, "engine"), Listener: listener, NodeEnabled: true, PluginDir: m.pluginDir,
 		Plugins: []client.PluginConfig{{Name: devicePlugin, Config: m.deviceConfig()}, {Name: driverPlugin, Config: m.driverConfig()}},
 		NewNode: func(c client.Config) (embedded.NodeSide, error) {
 			c.StopOnExit, c.ConsulAddr = !o.Keep, o.ConsulAddr
 			return client.New(c)
 		},
-		Logger: o.Log.Named("engine"),
+		Logger: m.log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the embedded engine: %w", err)

@@ -20,11 +20,14 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 )
 
-// The plugins' file names, by which an agent's configuration names them.
+// The plugins' names, which are their file names where an agent looks for them.
 const (
 	devicePlugin = "heteroflow-device"
-	driverPlugin = "heteroflow-driver"
+	driverPlugin = "heteroflow"
 )
+
+// programs are the plugins' file names as they are built: "heteroflow" is this program's there.
+var programs = map[string]string{devicePlugin: "heteroflow-device", driverPlugin: "heteroflow-driver"}
 
 // simulated is the machine that is shown when there are no cards: one with all eight brands.
 //
@@ -45,7 +48,7 @@ type inventory struct {
 func look(ctx context.Context, o Options) (inventory, error) {
 	found := inventory{sim: o.Sim, brands: map[string]int{}}
 	if err := dockerAnswers(ctx); err != nil {
-		found.whyNot = err.Error()
+		found.whyNot = "no Docker daemon answers at " + docker.DefaultHost()
 	} else {
 		found.docker = true
 	}
@@ -76,7 +79,7 @@ func look(ctx context.Context, o Options) (inventory, error) {
 func (found *inventory) count(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	args := []string{"-once", "-state-dir", filepath.Join(o.DataDir, "state")}
+	args := []string{"-once", "-state-dir", filepath.Join(o.home, "state")}
 	if found.sim != "" {
 		args = append(args, "-sim", found.sim)
 	}
@@ -103,7 +106,7 @@ func (found *inventory) count(ctx context.Context, o Options) error {
 }
 
 func (found inventory) describe() string {
-	text := fmt.Sprintf("%d of %d brands", found.cards, len(found.brands))
+	text := fmt.Sprintf("%d cards of %d brands", found.cards, len(found.brands))
 	if found.sim != "" {
 		return text + ", simulated by " + found.sim
 	}
@@ -117,7 +120,7 @@ func (found inventory) runtimes() string {
 	case found.docker:
 		return "Docker"
 	}
-	return "none, tasks run as plain processes (runtime = \"process\"): " + found.whyNot
+	return found.whyNot + ": tasks run as plain processes, with runtime = \"process\" in their config"
 }
 
 // dockerAnswers asks the Docker daemon for a sign of life.

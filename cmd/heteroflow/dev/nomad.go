@@ -26,11 +26,11 @@ type nomadEngine struct {
 	addr    string
 }
 
-// Ports that are tried for Nomad's own traffic; others are taken when these are not free.
+// patience is how long an agent may take to start, and its tasks to stop.
 const patience = 90 * time.Second
 
-func newNomad(o Options, m machine, path string, listener net.Listener) (engine, error) {
-	dir := filepath.Join(o.DataDir, "nomad")
+func newNomad(o Options, m machine, listener net.Listener) (engine, error) {
+	dir := filepath.Join(o.home, "agent")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make Nomad's data folder: %w", err)
 	}
@@ -40,7 +40,7 @@ func newNomad(o Options, m machine, path string, listener net.Listener) (engine,
 		return nil, fmt.Errorf("choose Nomad's ports: %w", err)
 	}
 	e := &nomadEngine{
-		path: path, keep: o.Keep, config: filepath.Join(o.DataDir, "nomad.hcl"), logFile: filepath.Join(o.DataDir, "nomad.log"),
+		path: o.NomadPath, keep: o.Keep, config: filepath.Join(o.home, "agent.hcl"), logFile: filepath.Join(o.home, "agent.log"),
 		addr: fmt.Sprintf("http://127.0.0.1:%d", port),
 	}
 	if err := os.WriteFile(e.config, agentConfig(dir, m, port, rpc, serf), 0o600); err != nil {
@@ -135,7 +135,7 @@ func (e *nomadEngine) run(ctx context.Context, ready func(string)) (err error) {
 	ready(e.addr)
 	select {
 	case err := <-ended:
-		return fmt.Errorf("Nomad ended by itself (%w): see %s", err, e.logFile) //nolint:staticcheck // a name
+		return fmt.Errorf("the agent ended by itself (%w): see %s", err, e.logFile)
 	case <-ctx.Done():
 	}
 	var stopErr error

@@ -1,0 +1,179 @@
+package command
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/heteroflow/heteroflow/internal/version"
+)
+
+const cards = `{"as_of":"2026-01-01T00:00:00Z","items":[
+{"uuid":"GPU-2","vendor":"nvidia","model":"A100-SXM4-80GB","index":1,"node_id":"n1","node_name":"gpu-1","group":"nvidia/vgpu/A100-SXM4-80GB-1","form":"shared","switchable":true,"healthy":true,"memory":{"total_mib":81920,"used_mib":20480,"free_mib":61440},"units":{"total":80,"used":20,"free":60,"unit_mib":1024},"modes":["mps"],"jobs":[{"namespace":"default","job_id":"llm","task_group":"g","task":"t","alloc_id":"a","units":20}],"pci_address":"0000:3b:00.0","numa_node":1,"driver_version":"550.54"},
+{"uuid":"GPU-1","vendor":"nvidia","model":"A100-SXM4-80GB","index":0,"node_id":"n1","node_name":"gpu-1","group":"nvidia/gpu/A100-SXM4-80GB","form":"whole","switchable":false,"healthy":true,"memory":{"total_mib":81920,"used_mib":0,"free_mib":81920},"units":{"total":1,"used":0,"free":1},"modes":[],"jobs":[]},
+{"uuid":"ASC-1","vendor":"ascend","model":"910B3","index":0,"node_id":"n2","node_name":"gpu-2","group":"ascend/gpu/910B3","form":"whole","switchable":false,"healthy":false,"health_reason":"overheated","units":{"total":1,"used":0,"free":0},"modes":[],"jobs":[]}
+]}`
+
+func TestGPUs(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, map[string]any{"GET /api/v1/gpus": cards})
+	golden(t, "gpus", f.call(t, nil, "gpus"))
+	golden(t, "gpus_verbose", f.call(t, nil, "gpus", "-verbose"))
+	if r := f.call(t, nil, "gpus", "-t", "{{range .Items}}{{.UUID}} {{end}}"); r.out != "GPU-2 GPU-1 ASC-1 \n" {
+		t.Errorf("-t printed %q", r.out)
+	}
+	r := f.call(t, map[string]string{"HETEROFLOW_TOKEN": "hf-tenant-x"}, "gpus", "-json", "-vendor", "nvidia", "-free", "-model", "A100*")
+	if !json.Valid([]byte(r.out)) {
+		t.Errorf("-json printed %q", r.out)
+	}
+	last := f.last(t, "GET /api/v1/gpus")
+	if last.token != "hf-tenant-x" || last.query["vendor"][0] != "nvidia" || last.query["free"][0] != "true" || last.query["model"][0] != "A100*" {
+		t.Errorf("asked %+v", last)
+	}
+	golden(t, "gpus_none", newFake(t, map[string]any{"GET /api/v1/gpus": `{"as_of":"2026-01-01T00:00:00Z","items":[]}`}).call(t, nil, "gpus"))
+}
+
+func TestConnection_WhatCanBeWrong(t *testing.T) {
+	t.Parallel()
+	gone := newFake(t, nil)
+	gone.Close()
+	for name, c := range map[string]struct {
+		result result
+		want   string
+	}{
+		"nothing listens":      {gone.call(t, nil, "gpus"), `Start it with "heteroflow server"`},
+		"nothing listens, job": {gone.call(t, nil, "job", "status"), "connection refused"},
+		"no address":           {call(t, map[string]string{"HETEROFLOW_ADDR": "localhost"}, "gpus"), `address "localhost" is not one`},
+		"something else":       {newFake(t, map[string]any{"GET /api/v1/gpus": "hello"}).call(t, nil, "gpus"), "is this a placement service?"},
+		"not found":            {newFake(t, nil).call(t, nil, "gpus"), "is this a placement service?"},
+		"no key": {
+			newFake(t, map[string]any{"GET /api/v1/gpus": answer{http.StatusUnauthorized, `{"type":"about:blank","title":"Unauthorized","status":401,"code":"no_credentials","detail":"no key was given"}`}}).call(t, nil, "gpus"),
+			"no key was given\nGive a key: -token, or HETEROFLOW_TOKEN",
+		},
+		"unknown brand": {newFake(t, nil).call(t, nil, "gpus", "-vendor", "intel"), `unknown brand "intel"`},
+	} {
+		if c.result.code != 1 || c.result.out != "" || !strings.Contains(c.result.errors, c.want) {
+			t.Errorf("%s: %+v does not say %q", name, c.result, c.want)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	body := `{"job":{"id":"llm","namespace":"default","tenant":"research","user":"u","state":"waiting","priority":50,"queue_position":1,"queued_at":"2026-01-01T00:00:00Z","created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z","reason":"needs 50 GiB on one card","placements":[]},
+"now":{"outcome":"waiting","at":"2026-01-01T00:00:00Z","reason_code":"no_room","reason":"needs 50 GiB on one card: the best has 40 GiB","counts":[{"code":"memory","nodes":2,"example":"gpu-1: 40 GiB free"}],"placements":[],"switches":[{"node_id":"12345678-9","card_uuid":"GPU-1","form":"shared"}]},
+"history":[{"outcome":"waiting","at":"2026-01-01T00:00:00Z","reason":"needs 50 GiB on one card","counts":[],"placements":[],"switches":[]}]}`
+	f := newFake(t, map[string]any{"GET /api/v1/jobs/llm/explain": body})
+	golden(t, "explain", f.call(t, nil, "explain", "llm"))
+	missing := newFake(t, map[string]any{"GET /api/v1/jobs/no/explain": answer{http.StatusNotFound, `{"type":"about:blank","title":"Not Found","status":404,"code":"not_found","detail":"there is no job no"}`}})
+	golden(t, "explain_unknown", missing.call(t, nil, "explain", "no"))
+}
+
+const key = `{"id":"k1","kind":"tenant","name":"ci","tenant":"research","role":"member","prefix":"hf-tenant-abc","endpoints":[],"created_at":"2026-01-01T00:00:00Z"}`
+
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, map[string]any{
+		"POST /api/v1/keys":      answer{http.StatusCreated, `{"key":` + key + `,"plaintext":"hf-tenant-secret"}`},
+		"GET /api/v1/keys":       `{"items":[` + key + `],"next_cursor":"c2"}`,
+		"DELETE /api/v1/keys/k1": answer{http.StatusNoContent, ""},
+	})
+	golden(t, "key_create", f.call(t, nil, "key", "create", "-kind", "tenant", "-role", "member", "-expires", "1h", "-endpoint", "e1", "-endpoint", "e2", "ci"))
+	var sent struct {
+		Name, Kind, Role string
+		Endpoints        []string
+		ExpiresAt        string `json:"expires_at"`
+	}
+	if err := json.Unmarshal(f.last(t, "POST /api/v1/keys").body, &sent); err != nil {
+		t.Fatal(err)
+	}
+	if sent.Name != "ci" || sent.Kind != "tenant" || sent.Role != "member" || len(sent.Endpoints) != 2 || sent.ExpiresAt == "" {
+		t.Errorf("sent %+v", sent)
+	}
+	golden(t, "key_list", f.call(t, nil, "key", "list"))
+	golden(t, "key_delete", f.call(t, nil, "key", "delete", "k1"))
+	bad := newFake(t, map[string]any{"POST /api/v1/keys": answer{http.StatusBadRequest, `{"type":"about:blank","title":"Bad Request","status":400,"code":"invalid","detail":"the body is wrong","errors":[{"pointer":"/name","detail":"is too long"}]}`}})
+	golden(t, "key_create_bad", bad.call(t, nil, "key", "create", "x"))
+}
+
+const endpoint = `{"id":"e1","tenant":"research","model":"sim-7b","service":"sim-llm","policy":"round_robin","created_at":"2026-01-01T00:00:00Z","version":1}`
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, map[string]any{
+		"POST /api/v1/endpoints":      answer{http.StatusCreated, endpoint},
+		"GET /api/v1/endpoints":       `{"items":[` + endpoint + `]}`,
+		"GET /api/v1/endpoints/e1":    endpoint,
+		"DELETE /api/v1/endpoints/e1": answer{http.StatusNoContent, ""},
+	})
+	golden(t, "endpoint_create", f.call(t, nil, "endpoint", "create", "-policy", "round_robin", "sim-7b", "sim-llm"))
+	golden(t, "endpoint_list", f.call(t, nil, "endpoint", "list"))
+	golden(t, "endpoint_delete", f.call(t, nil, "endpoint", "delete", "e1"))
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, map[string]any{
+		"GET /api/v1/usage/sum": `{"items":[{"name":"sim-7b","requests":3,"prompt_tokens":30,"completion_tokens":60,"unknown":1}]}`,
+		"GET /api/v1/usage":     `{"items":[{"id":"u1","tenant":"t","key_id":"k","model":"sim-7b","operation":"chat.completions","end":"done","stream":true,"status":200,"tries":1,"started_at":"2026-01-01T00:00:00Z","duration_ms":120,"prompt_tokens":10}]}`,
+	})
+	golden(t, "usage", f.call(t, nil, "usage", "-from", "2026-01-01T00:00:00Z"))
+	if got := f.last(t, "GET /api/v1/usage/sum").query; got["group_by"][0] != "model" || got["from"][0] != "2026-01-01T00:00:00Z" {
+		t.Errorf("asked %v", got)
+	}
+	golden(t, "usage_request", f.call(t, nil, "usage", "-by", "request"))
+	for _, args := range [][]string{{"usage", "-by", "day"}, {"usage", "-from", "yesterday"}, {"usage", "-json", "-t", "x"}} {
+		if r := f.call(t, nil, args...); r.code != 1 || r.out != "" {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
+
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, map[string]any{
+		"GET /health":      `{"status":"ok","version":"` + version.Version + `"}`,
+		"GET /ready":       answer{http.StatusServiceUnavailable, `{"ready":false,"parts":[{"name":"nomad","ok":true},{"name":"database","ok":false,"reason":"connection refused"}]}`},
+		"GET /api/v1/info": `{"version":"1","public_key":"x","identity":{"tenant":"research","user":"u","role":"member","kind":"tenant"}}`,
+		"GET /v1/nodes":    []any{map[string]any{"ID": "n1", "Name": "gpu-1"}, map[string]any{"ID": "n2", "Name": "cpu-1"}, map[string]any{"ID": "n3", "Name": "down-1"}},
+		"GET /v1/node/n1": map[string]any{
+			"ID": "n1", "Name": "gpu-1", "Status": "ready", "Attributes": map[string]string{"driver.heteroflow.version": "0.1.0"},
+			"Drivers":       map[string]any{"heteroflow": map[string]any{"Detected": true, "Healthy": true}},
+			"NodeResources": map[string]any{"Devices": []any{map[string]any{"Vendor": "nvidia", "Type": "gpu", "Name": "A100", "Instances": []any{map[string]any{"ID": "GPU-1"}}}}},
+		},
+		"GET /v1/node/n2":       map[string]any{"ID": "n2", "Name": "cpu-1", "Status": "ready"},
+		"GET /v1/node/n3":       map[string]any{"ID": "n3", "Name": "down-1", "Status": "down"},
+		"GET /v1/agent/self":    map[string]any{"config": map[string]any{"Version": map[string]any{"Version": "2.0.5"}}},
+		"GET /v1/status/leader": `"127.0.0.1:8300"`,
+	})
+	// A DOCKER_HOST of this machine would show in the output; the line is the machine's, not the test's.
+	r := f.call(t, map[string]string{"NOMAD_ADDR": f.URL, "CONSUL_HTTP_ADDR": strings.TrimPrefix(f.URL, "http://"), "DATABASE_URL": "sqlite:///x.db"}, "doctor", "-bin-dir", "/nowhere")
+	lines := strings.Split(r.out, "\n")
+	var kept []string
+	for i := 0; i < len(lines); i++ {
+		if strings.Contains(lines[i], "Docker") {
+			if i+1 < len(lines) && strings.Contains(lines[i+1], "→") {
+				i++
+			}
+			continue
+		}
+		kept = append(kept, lines[i])
+	}
+	r.out = strings.Join(kept, "\n")
+	golden(t, "doctor", r)
+	var findings []finding
+	if r := f.call(t, nil, "doctor", "-json", "-bin-dir", "/nowhere"); json.Unmarshal([]byte(r.out), &findings) != nil || len(findings) == 0 {
+		t.Errorf("-json printed %q", r.out)
+	}
+}
+
+func TestRedacted_KeepsThePassword(t *testing.T) {
+	t.Parallel()
+	gone := newFake(t, nil)
+	gone.Close()
+	r := gone.call(t, map[string]string{"DATABASE_URL": "postgres://u:hunter2@127.0.0.1:1/x?sslmode=disable"}, "doctor", "-bin-dir", "/nowhere")
+	if strings.Contains(r.out, "hunter2") || !strings.Contains(r.out, "fail  database") {
+		t.Errorf("%s", r.out)
+	}
+}
