@@ -15,7 +15,30 @@ import (
 type Follow struct {
 	Host      string    `json:"host"`
 	Container string    `json:"container"`
-	Since     time.Time `json:"since"` // output before it was written by an earlier supervisor
+	Since     time.Time `json:"since"` // output until then was written by an earlier supervisor
+	Mark      string    `json:"mark"`  // file that keeps the time of the last output written, empty for none
+}
+
+// MarkFile is the name of the file, in a task's state folder, that keeps how far its output was written.
+const MarkFile = "written"
+
+// markFormat has one length, so that a mark is replaced in one write.
+const markFormat = "2006-01-02T15:04:05.000000000Z"
+
+// markEvery is the time of output between two marks. So much may be written twice when a supervisor is killed.
+const markEvery = 100 * time.Millisecond
+
+// ReadMark reads how far a task's output was written; the zero time when that is not known.
+func ReadMark(path string) time.Time {
+	body, err := os.ReadFile(path)
+	if err != nil {
+		return time.Time{}
+	}
+	at, err := time.Parse(markFormat, string(body))
+	if err != nil {
+		return time.Time{}
+	}
+	return at
 }
 
 // Workload is a container that is started, followed and waited for.
@@ -23,6 +46,8 @@ type Workload struct {
 	follow Follow
 	engine *Engine
 	resume bool
+	mark   *os.File      // nil when no mark is kept
+	marked time.Time     // the last mark
 	logs   chan struct{} // closed when the output has been written to its end
 	cancel context.CancelFunc
 }
@@ -41,7 +66,13 @@ func NewWorkload(f Follow, resume bool) (*Workload, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Workload{follow: f, engine: engine, resume: resume, logs: make(chan struct{})}, nil
+	w := &Workload{follow: f, engine: engine, resume: resume, logs: make(chan struct{})}
+	if f.Mark != "" {
+		if w.mark, err = os.OpenFile(f.Mark, os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+			return nil, fmt.Errorf("keep how far output was written: %w", err)
+		}
+	}
+	return w, nil
 }
 
 // Start starts the container and begins to copy its output.
@@ -159,5 +190,17 @@ func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, l
 		if at.After(*last) {
 			*last = at
 		}
+		w.keepMark(*last)
 	}
+}
+
+// keepMark notes how far the output was written.
+func (w *Workload) keepMark(at time.Time) {
+	if w.mark == nil || at.Sub(w.marked) < markEvery {
+		return
+	}
+	if _, err := w.mark.WriteAt([]byte(at.UTC().Format(markFormat)), 0); err != nil {
+		fmt.Fprintln(os.Stderr, "keep how far output was written:", err)
+	}
+	w.marked = at
 }

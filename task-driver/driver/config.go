@@ -122,7 +122,7 @@ func (c Config) settle() (settings, error) {
 	if s.GrantPublicKey != "" {
 		key, err := base64.StdEncoding.DecodeString(s.GrantPublicKey)
 		if err != nil || len(key) != ed25519.PublicKeySize {
-			problems = append(problems, errors.New("grant_public_key: it is not an Ed25519 key: write the base64 text that the placement service shows at /api/v1/grant-key"))
+			problems = append(problems, errors.New("grant_public_key: it is not an Ed25519 key: write the base64 text that the placement service shows as public_key at /api/v1/info"))
 		}
 		s.key = key
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -61,15 +62,22 @@ func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event
 		return supervisor.Spec{}, err
 	}
 	rec.Container, rec.Host = id, r.engine.Host()
-	return r.spec(rec, time.Time{})
+	return r.spec(p.cfg.GetId(), rec, time.Time{})
 }
 
-func (r *dockerRuntime) spec(rec *record, since time.Time) (supervisor.Spec, error) {
-	body, err := json.Marshal(docker.Follow{Host: cmp.Or(rec.Host, r.engine.Host()), Container: rec.Container, Since: since})
+func (r *dockerRuntime) spec(taskID string, rec *record, since time.Time) (supervisor.Spec, error) {
+	body, err := json.Marshal(docker.Follow{
+		Host: cmp.Or(rec.Host, r.engine.Host()), Container: rec.Container, Since: since, Mark: r.mark(taskID),
+	})
 	if err != nil {
 		return supervisor.Spec{}, fmt.Errorf("encode container: %w", err)
 	}
 	return supervisor.Spec{Kind: runtimeDocker, Body: body}, nil
+}
+
+// mark is the file that keeps how far a task's output was written.
+func (r *dockerRuntime) mark(taskID string) string {
+	return filepath.Join(supervisor.Dir(filepath.Join(r.stateDir, "tasks"), taskID), docker.MarkFile)
 }
 
 // fetch pulls the image when the daemon does not have it. An image without a tag is "latest", which is always asked
@@ -167,7 +175,7 @@ func (r *dockerRuntime) kill(ctx context.Context, t *task) error {
 }
 
 // orphaned takes a container over: it does not depend on its supervisor. Output of the moments without one is read
-// from the daemon's own copy, from the time the state file was last written.
+// from the daemon's own copy.
 func (r *dockerRuntime) orphaned(ctx context.Context, t *task) (*supervisor.Spec, *supervisor.Exit, error) {
 	rec := t.record
 	if rec.Container == "" {
@@ -185,7 +193,11 @@ func (r *dockerRuntime) orphaned(ctx context.Context, t *task) (*supervisor.Spec
 		exit := docker.ExitOf(state)
 		return nil, &exit, nil
 	}
-	spec, err := r.spec(&rec, time.Now())
+	since := docker.ReadMark(r.mark(t.id))
+	if since.IsZero() {
+		since = time.Now()
+	}
+	spec, err := r.spec(t.id, &rec, since)
 	return &spec, nil, err
 }
 

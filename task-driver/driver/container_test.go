@@ -414,10 +414,21 @@ func TestDocker_SupervisorKilledIsReplaced(t *testing.T) {
 	r, fake := dockerRig(t, nil)
 	j := r.job(app("stubborn"))
 	r.start(j)
-	first := r.task(j.cfg.Id).supervised()
+	tk := r.task(j.cfg.Id)
+	first := tk.supervised()
+	signal := func(name string) {
+		t.Helper()
+		if err := r.Signal(r.ctx, j.cfg.Id, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal("HUP")
+	mark := filepath.Join(tk.dir, docker.MarkFile)
+	eventually(t, func() bool { return !docker.ReadMark(mark).IsZero() }, "how far the output was written is not noted")
 	if err := first.Supervisor.Signal(9); err != nil {
 		t.Fatal(err)
 	}
+	signal("USR1")
 	eventually(t, func() bool {
 		now := r.task(j.cfg.Id).supervised()
 		return now.Supervisor != first.Supervisor && now.Supervisor.Alive()
@@ -427,6 +438,9 @@ func TestDocker_SupervisorKilledIsReplaced(t *testing.T) {
 	}
 	if exit := r.wait(j.cfg.Id); exit.ExitCode != 137 {
 		t.Errorf("exit = %v", exit)
+	}
+	if out := <-j.stdout; out != "got HUP\ngot USR1\n" {
+		t.Errorf("output = %q", out)
 	}
 	starts := 0
 	for _, line := range fake.Requests() {

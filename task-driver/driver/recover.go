@@ -118,6 +118,8 @@ const retryWatch = time.Second
 
 // watch follows a task until it has ended.
 func (d *Driver) watch(t *task) {
+	t.holdLogs()
+	defer t.releaseLogs()
 	for {
 		status, err := supervisor.Watch(d.done, t.dir)
 		if d.done.Err() != nil {

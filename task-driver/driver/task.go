@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -27,7 +28,30 @@ type task struct {
 	life      sync.Mutex // held while a supervisor is replaced and while the task is destroyed
 	destroyed bool
 
+	hold []*os.File // the log pipes of a container, held open while a supervisor is replaced; only watch uses it
+
 	destroyFailed atomic.Bool // a destroy was asked for and must be tried again
+}
+
+// holdLogs keeps the log collector reading when the supervisor of a container dies, since another takes its place.
+func (t *task) holdLogs() {
+	if t.record.Container == "" {
+		return
+	}
+	for _, path := range []string{t.cfg.GetStdoutPath(), t.cfg.GetStderrPath()} {
+		if f := supervisor.HoldLog(path); f != nil {
+			t.hold = append(t.hold, f)
+		}
+	}
+}
+
+func (t *task) releaseLogs() {
+	for _, f := range t.hold {
+		if err := f.Close(); err != nil {
+			continue // closed before
+		}
+	}
+	t.hold = nil
 }
 
 // finish makes the task's end known, once.

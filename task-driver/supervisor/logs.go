@@ -16,9 +16,9 @@ type logs struct {
 	hold           []*os.File
 }
 
-func openLogs(stdout, stderr string) (*logs, error) {
+func openLogs(stdout, stderr string, wait time.Duration) (*logs, error) {
 	l := &logs{}
-	deadline := time.Now().Add(logWait)
+	deadline := time.Now().Add(wait)
 	for _, one := range []struct {
 		path string
 		file **os.File
@@ -35,6 +35,28 @@ func openLogs(stdout, stderr string) (*logs, error) {
 	return l, nil
 }
 
+var errNoReader = errors.New("no log collector reads it")
+
+// HoldLog opens an output beside its supervisor, so that the log collector does not take a supervisor's death for the
+// end of the task. It returns nil for an output that nobody reads or that is no FIFO.
+func HoldLog(path string) *os.File {
+	file, reader, err := openLog(path, time.Time{})
+	if err != nil {
+		return nil
+	}
+	if reader == nil || reader.Close() != nil {
+		closeQuietly(file)
+		return nil
+	}
+	return file
+}
+
+func closeQuietly(f *os.File) {
+	if err := f.Close(); err != nil {
+		return // closed before
+	}
+}
+
 // openLog opens one output without following a link, since the task owns the folder it is in. A FIFO is opened
 // only once its reader is there: what is written before is lost when the task ends at once.
 func openLog(path string, deadline time.Time) (file, hold *os.File, err error) {
@@ -48,7 +70,7 @@ func openLog(path string, deadline time.Time) (file, hold *os.File, err error) {
 			continue
 		}
 		if errors.Is(err, unix.ENXIO) {
-			return nil, nil, errors.New("no log collector reads it")
+			return nil, nil, errNoReader
 		}
 		if err != nil {
 			return nil, nil, err
