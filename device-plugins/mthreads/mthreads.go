@@ -1,0 +1,186 @@
+// Package mthreads reads Moore Threads cards by mthreads-gmi. What all brands do alike, and forms and device groups, do
+// not belong here.
+package mthreads
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Spec describes the brand.
+func Spec() brand.Spec {
+	return brand.Spec{
+		Vendor: accel.MThreads, PCI: "1ed5", Signs: []string{"dev/mtgpu.*"}, Prefix: "GPU-", Tools: []string{"mthreads-gmi"},
+		Read: read, Nodes: nodes,
+	}
+}
+
+func nodes(c brand.Card) []string {
+	if c.Index == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("/dev/mtgpu.%d", *c.Index)}
+}
+
+// read asks for JSON, and where the tool is too old for it for the same as text. The table alone lists processes.
+func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+	var r brand.Reading
+	out, err := call("--query", "--json")
+	if err == nil {
+		r = Parse(out)
+	}
+	if len(r.Cards) == 0 {
+		if out, err = call("-q"); err == nil {
+			r.Merge(Parse(out))
+		}
+	}
+	out, tableErr := call()
+	if tableErr == nil {
+		r.Merge(Parse(out))
+		err = nil
+	}
+	return r, err
+}
+
+// Parse reads any of the forms in which the tool answers, by its content.
+func Parse(out string) brand.Reading {
+	if v, ok := toolout.JSON(out); ok {
+		return parseJSON(v)
+	}
+	if strings.Contains(out, "%GPU") {
+		return parseTable(out)
+	}
+	return parseQuery(out)
+}
+
+// values of one card by their place in the query, in JSON and in text alike.
+func fill(c *brand.Card, get func(section, key string) string) {
+	c.Name, c.ID = get("", "Product Name"), get("", "GPU UUID")
+	c.PCI = toolout.PCI(get("PCI", "Bus ID"))
+	c.MemoryMiB, c.MemoryUsedMiB = toolout.MiB(get("FB Memory Usage", "Total"), ""), toolout.MiB(get("FB Memory Usage", "Used"), "")
+	c.UtilizationPct = toolout.Percent(get("Utilization", "Gpu"))
+	c.TemperatureC = toolout.Celsius(get("Temperature", "GPU Current Temp"))
+	c.PowerW, c.PowerLimitW = toolout.Watts(get("Power Readings", "Power Draw")), toolout.Watts(get("Power Readings", "Current Power Limit"))
+	c.Fact("serial", get("", "Serial Number"))
+	c.Fact("ecc", get("Ecc Mode", "Current"))
+	c.Fact("memory_utilization", get("Utilization", "Memory"))
+	c.Fact("memory_clock", get("Clocks", "Memory"))
+	c.Fact("link_width", get("Link Width", "Current"))
+}
+
+func parseJSON(v any) brand.Reading {
+	r := brand.Reading{Driver: toolout.String(v, "Driver Version")}
+	r.Facts = map[string]string{"attached": toolout.String(v, "Attached GPUs")}
+	cards, _ := toolout.Get(v, "GPU").([]any)
+	for _, one := range cards {
+		index := toolout.Whole(toolout.String(one, "Index"))
+		if index == nil {
+			continue
+		}
+		fill(r.At(*index), func(section, key string) string {
+			if section == "" {
+				return toolout.String(one, key)
+			}
+			return toolout.String(one, section, key)
+		})
+	}
+	return r
+}
+
+var queried = regexp.MustCompile(`^GPU\s?(\d+)\s+(\S+)$`)
+
+// parseQuery reads the query as text. The same key stands under several titles, and some texts have lost their
+// indentation: a key is read by the title just above it.
+func parseQuery(out string) brand.Reading {
+	var r brand.Reading
+	var values map[string]string
+	done := func() {}
+	for _, p := range toolout.Pairs(out) {
+		if m := queried.FindStringSubmatch(p.Key); m != nil && p.Value == "" {
+			done()
+			index, address := toolout.Whole(m[1]), toolout.PCI(m[2])
+			values = map[string]string{}
+			done = func() {
+				if index == nil {
+					return
+				}
+				c := r.At(*index)
+				fill(c, func(section, key string) string { return values[section+"/"+key] })
+				c.PCI = address
+			}
+			continue
+		}
+		switch {
+		case p.Value == "":
+		case p.Key == "Driver Version":
+			r.Driver = toolout.Text(p.Value)
+		case values != nil:
+			section := p.Under()
+			if queried.MatchString(section) {
+				section = ""
+			}
+			values[section+"/"+p.Key] = toolout.Text(p.Value)
+		}
+	}
+	done()
+	return r
+}
+
+var (
+	tableVersion = regexp.MustCompile(`mthreads-gmi:(\S+)\s+Driver Version:(\S+)`)
+	tableMemory  = regexp.MustCompile(`^([0-9.]+\s*[A-Za-z]+)\(([0-9.]+\s*[A-Za-z]+)\)$`)
+	tableProcess = regexp.MustCompile(`^(\d+)\s+(\d+)\s+(\S.*?)\s+(\d+\s*MiB)\s*$`)
+)
+
+// parseTable reads the table for people. Its cells are parted by bars but not framed by them.
+func parseTable(out string) brand.Reading {
+	var r brand.Reading
+	if m := tableVersion.FindStringSubmatch(out); m != nil {
+		r.Driver = toolout.Text(m[2])
+	}
+	cards, processes, listed := strings.Cut(out, "Processes:")
+	var framed strings.Builder
+	for line := range strings.Lines(cards) {
+		if line = strings.TrimRight(line, "\r\n"); strings.Contains(line, "|") {
+			line = "|" + line + " |"
+		}
+		framed.WriteString(line + "\n")
+	}
+	for _, row := range toolout.Boxed(framed.String(), "ID") {
+		index := toolout.Whole(row["ID"])
+		if index == nil || !row.Has("PCIe") {
+			continue
+		}
+		c := r.At(*index)
+		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["PCIe"])
+		if m := tableMemory.FindStringSubmatch(row["Mem"]); m != nil {
+			c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(m[1], ""), toolout.MiB(m[2], "")
+		}
+		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["%GPU"]), toolout.Celsius(row["Temp"])
+		c.Fact("lanes", row["Pcie Lane Width"])
+		c.Fact("ecc", row["ECC Mode"])
+		c.Fact("perf", row["Perf"])
+	}
+	r.ProcessesKnown = listed
+	for line := range strings.Lines(processes) {
+		m := tableProcess.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		index := toolout.Whole(m[1])
+		pid, err := strconv.Atoi(m[2])
+		if err != nil || index == nil {
+			continue
+		}
+		c := r.At(*index)
+		c.Processes = append(c.Processes, brand.Process{PID: pid, Name: m[3], MemoryMiB: toolout.MiB(m[4], "")})
+	}
+	return r
+}
