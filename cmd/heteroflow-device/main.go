@@ -13,7 +13,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/hygon"
+	"github.com/heteroflow/heteroflow/device-plugins/mthreads"
 	"github.com/heteroflow/heteroflow/device-plugins/nvidia"
 	"github.com/heteroflow/heteroflow/device-plugins/sim"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
@@ -64,7 +67,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // detectors is the registry of brands, read in this order.
 func detectors(log hclog.Logger) device.Build {
 	return func(cfg device.Config) ([]device.Detector, error) {
-		all := []device.Detector{nvidia.New(nvidia.Config{Root: cfg.Root, SMI: cfg.NvidiaSMI}, log.Named("nvidia"))}
+		byTool := func(spec brand.Spec) device.Detector {
+			return brand.New(spec, brand.Config{Root: cfg.Root}, log.Named(string(spec.Vendor)))
+		}
+		all := []device.Detector{
+			nvidia.New(nvidia.Config{Root: cfg.Root, SMI: cfg.NvidiaSMI}, log.Named("nvidia")),
+			byTool(mthreads.Spec()),
+			byTool(hygon.Spec()),
+		}
 		if cfg.SimConfig == "" {
 			return all, nil
 		}

@@ -1,0 +1,222 @@
+// Package hygon reads Hygon DCU cards by hy-smi, or by the rocm-smi that its older drivers brought. What all brands do
+// alike, and forms and device groups, do not belong here.
+package hygon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// amd is the PCI vendor whose tool prints the same text.
+const amd = "1002"
+
+// Spec describes the brand.
+func Spec() brand.Spec {
+	return brand.Spec{
+		Vendor: accel.Hygon, PCI: "1d94", Rival: amd, Signs: []string{"sys/module/hycu", "sys/module/hydcu", "dev/mkfd"}, Prefix: "DCU-",
+		Tools: []string{"/opt/hyhal/bin/hy-smi", "hy-smi", "rocm-smi"}, Read: read, Kernel: kernel,
+	}
+}
+
+// kernel reads the version of the driver, whose module was renamed.
+func kernel(files hostfs.FS) brand.Reading {
+	var r brand.Reading
+	for _, module := range []string{"hycu", "hydcu"} {
+		if version, err := files.Text("sys/module", module, "version"); err == nil {
+			r.Driver = cmp.Or(r.Driver, version)
+		}
+	}
+	return r
+}
+
+// asked are the facts asked for in one call, and one by one where a tool does not know one of them.
+var asked = [][]string{
+	{"--showproductname"},
+	{"--showmeminfo", "vram"},
+	{"--showbus"},
+	{"--showuniqueid"},
+}
+
+// read asks for the facts as JSON, and for the table, which has the live numbers under all versions.
+func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+	var r brand.Reading
+	out, err := call(slices.Concat(slices.Concat(asked...), []string{"--json"})...)
+	if err == nil {
+		r = Parse(out)
+	}
+	if len(r.Cards) == 0 {
+		for _, args := range asked {
+			if out, err = call(append(slices.Clone(args), "--json")...); err == nil {
+				r.Merge(Parse(out))
+			}
+		}
+	}
+	more := [][]string{nil, {"--showdriverversion"}, {"virtual", "-show-device-info"}, {"virtual", "-show-vdevice-info"}}
+	if !slices.ContainsFunc(r.Cards, func(c brand.Card) bool { return c.MemoryMiB != nil }) {
+		more = append([][]string{{"--showmeminfo", "vram"}}, more...)
+	}
+	for _, args := range more {
+		if out, callErr := call(args...); callErr == nil {
+			r.Merge(Parse(out))
+			err = nil
+		}
+	}
+	return r, err
+}
+
+// Parse reads any of the forms in which the tool answers, by its content.
+func Parse(out string) brand.Reading {
+	if v, ok := toolout.JSON(out); ok {
+		return parseJSON(v)
+	}
+	if strings.Contains(out, "Actual Device") {
+		return parseVirtual(out)
+	}
+	return parseText(out)
+}
+
+var cardKey = regexp.MustCompile(`^card(\d+)$`)
+
+func parseJSON(v any) brand.Reading {
+	var r brand.Reading
+	cards, _ := v.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(cards)) {
+		one := cards[name]
+		m := cardKey.FindStringSubmatch(name)
+		values, ok := one.(map[string]any)
+		if m == nil || !ok {
+			continue
+		}
+		index := toolout.Whole(m[1])
+		if index == nil {
+			continue
+		}
+		c := r.At(*index)
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			note(&r, c, key, toolout.String(one, key))
+		}
+	}
+	slices.SortFunc(r.Cards, func(a, b brand.Card) int { return cmp.Compare(*a.Index, *b.Index) })
+	return r
+}
+
+var memoryKey = regexp.MustCompile(`(?i)^vram total (used )?memory \((\w+)\)$`)
+
+// note takes one value by its key, as JSON and text have it. The unit of memory is part of the key.
+func note(r *brand.Reading, c *brand.Card, key, value string) {
+	if m := memoryKey.FindStringSubmatch(key); m != nil {
+		if m[1] != "" {
+			c.MemoryUsedMiB = toolout.MiB(value, m[2])
+		} else {
+			c.MemoryMiB = toolout.MiB(value, m[2])
+		}
+		return
+	}
+	switch key {
+	case "Card Series":
+		c.Name = toolout.Text(value)
+	case "Unique ID":
+		c.ID = toolout.Text(value)
+	case "PCI Bus":
+		address, more, _ := strings.Cut(value, " --> ")
+		c.PCI = toolout.PCI(address)
+		c.Fact("slot", more)
+	case "Temperature (Sensor edge) (C)":
+		c.TemperatureC = toolout.Celsius(value)
+	case "Average Graphics Package Power (W)":
+		c.PowerW = toolout.Watts(value)
+	case "Max Graphics Package Power (W)":
+		c.PowerLimitW = toolout.Watts(value)
+	case "DCU use (%)", "HCU use (%)", "GPU use (%)":
+		c.UtilizationPct = toolout.Percent(value)
+	case "Card Vendor", "Card vendor":
+		c.Fact("vendor", value)
+		r.Foreign = r.Foreign || strings.Contains(value, "Advanced Micro Devices")
+	case "Device ID":
+		c.Fact("device_id", value)
+	}
+}
+
+var (
+	driverLine = regexp.MustCompile(`(?m)^Driver Version:\s*(\S+)\s*$`)
+	keyedCard  = regexp.MustCompile(`^([A-Z]+)\[(\d+)\]$`)
+)
+
+// parseText reads the table, lines such as "HCU[0] : key: value", and the version of the driver.
+func parseText(out string) brand.Reading {
+	r := brand.Reading{Doubtful: strings.Contains(out, "ROCm System Management")}
+	if m := driverLine.FindStringSubmatch(out); m != nil {
+		r.Driver = toolout.Text(m[1])
+	}
+	for _, p := range toolout.Pairs(out) {
+		m := keyedCard.FindStringSubmatch(p.Key)
+		if m == nil {
+			continue
+		}
+		r.Doubtful = r.Doubtful || m[1] == "GPU"
+		key, value, _ := strings.Cut(p.Value, ":")
+		if index := toolout.Whole(m[2]); index != nil {
+			note(&r, r.At(*index), strings.TrimSpace(key), strings.TrimSpace(value))
+		}
+	}
+	for _, unit := range []string{"DCU", "HCU", "GPU"} {
+		for _, row := range toolout.Aligned(out, unit) {
+			index := toolout.Whole(row[unit])
+			if index == nil || !row.Has("AvgPwr") {
+				continue
+			}
+			r.Doubtful = r.Doubtful || unit == "GPU"
+			c := r.At(*index)
+			c.TemperatureC, c.UtilizationPct = toolout.Celsius(row["Temp"]), toolout.Percent(row[unit+"%"])
+			c.PowerW, c.PowerLimitW = toolout.Watts(row["AvgPwr"]), toolout.Watts(row["PwrCap"])
+			for _, fact := range []string{"VRAM%", "Fan", "Perf", "Mode", "Dec%", "Enc%", "SCLK", "MCLK"} {
+				c.Fact(fact, row[fact])
+			}
+		}
+	}
+	return r
+}
+
+// parseVirtual reads what `hy-smi virtual` says of cards and of the virtual cards made of them. That it says anything
+// shows that the driver can share cards.
+func parseVirtual(out string) brand.Reading {
+	var r brand.Reading
+	values := map[string]string{}
+	done := func() {
+		name, actual := values["name"], toolout.Whole(values["Actual Device"])
+		if actual == nil {
+			return
+		}
+		c := r.At(*actual)
+		c.Modes = []string{"vdcu"}
+		memory := toolout.MiB(values["Global memory"], "bytes")
+		if number, ok := strings.CutPrefix(name, "Virtual Device "); ok {
+			if memory != nil {
+				c.Fact("vdcu "+number, fmt.Sprintf("%s CU, %d MiB", values["Compute units"], *memory))
+			}
+			return
+		}
+		c.MemoryMiB = memory
+		c.Fact("compute_units", values["Compute units"])
+	}
+	for _, p := range toolout.Pairs(out) {
+		if p.Value == "" {
+			done()
+			values = map[string]string{"name": p.Key}
+			continue
+		}
+		values[p.Key] = p.Value
+	}
+	done()
+	return r
+}
