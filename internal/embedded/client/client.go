@@ -96,7 +96,7 @@ func New(cfg Config) (*Client, error) {
 }
 
 func (c *Client) path(parts ...string) string {
-	return filepath.Join(append([]string{c.cfg.DataDir, "client"}, parts...)...)
+	return filepath.Join(append([]string{c.cfg.DataDir}, parts...)...)
 }
 
 func (c *Client) allocRoot(id string) string { return c.path("alloc", id) }

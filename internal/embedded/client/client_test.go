@@ -549,7 +549,7 @@ func TestEngineKilled_TaskIsTakenOver(t *testing.T) {
 	first.await(t, "running")
 	first.kill(t)
 	var before map[string]host.ReattachInfo
-	if _, err := readJSON(filepath.Join(cfg.DataDir, "client", "plugins.json"), &before); err != nil {
+	if _, err := readJSON(filepath.Join(cfg.DataDir, "plugins.json"), &before); err != nil {
 		t.Fatal(err)
 	}
 
@@ -586,7 +586,7 @@ func TestEngineAndDriverKilled_TaskIsRecovered(t *testing.T) {
 	first.await(t, "running")
 	first.kill(t)
 	var before map[string]host.ReattachInfo
-	if _, err := readJSON(filepath.Join(cfg.DataDir, "client", "plugins.json"), &before); err != nil {
+	if _, err := readJSON(filepath.Join(cfg.DataDir, "plugins.json"), &before); err != nil {
 		t.Fatal(err)
 	}
 	if err := syscall.Kill(before["sample-driver"].Pid, syscall.SIGKILL); err != nil {
