@@ -142,7 +142,7 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, toolLimit)
 	defer cancel()
-	trouble := ""
+	trouble, passed := "", exec.ErrNotFound
 	for _, tool := range d.tools {
 		r, err := d.spec.Read(limited, d.caller(limited, tool))
 		name := filepath.Base(tool)
@@ -152,8 +152,10 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 		case len(r.Cards) > 0 && d.ours(r, bus):
 			d.say(tool, nil)
 			return d.complete(r, bus), nil
-		case r.Foreign, len(r.Cards) > 0:
-			trouble = cmp.Or(trouble, name+" is another maker's tool of the same name")
+		case r.Foreign, len(r.Cards) > 0 && bus.listed:
+			passed = fmt.Errorf("%s is another maker's tool of the same name", name)
+		case len(r.Cards) > 0:
+			trouble = "nothing tells whether the cards that " + name + " lists are of this brand"
 		case r.NoCards:
 			d.say(tool, nil)
 			return d.complete(r, bus), nil
@@ -167,15 +169,15 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 			trouble = name + " printed nothing that is known"
 		}
 	}
-	return d.byKernel(bus, trouble)
+	return d.byKernel(bus, trouble, passed)
 }
 
-// byKernel is the reading without a tool: the cards on the bus, with the reason why no more is known. Without a tool
+// byKernel is the reading without a tool: the cards on the bus. Where a tool is in trouble, so are they. Without a tool
 // and without cards there is nothing; a tool that fails where no card is seen cannot tell.
-func (d *Detector) byKernel(bus bus, trouble string) (Reading, error) {
+func (d *Detector) byKernel(bus bus, trouble string, noTool error) (Reading, error) {
 	r := d.complete(Reading{}, bus)
 	if trouble == "" {
-		d.say("sysfs", exec.ErrNotFound)
+		d.say("sysfs", noTool)
 		return r, nil
 	}
 	d.say("sysfs", errors.New(trouble))
