@@ -1,0 +1,147 @@
+// Package cambricon reads Cambricon cards by cnmon. What all brands do alike, and forms and device groups, do not belong
+// here.
+package cambricon
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Spec describes the brand.
+func Spec() brand.Spec {
+	return brand.Spec{
+		Vendor: accel.Cambricon, PCI: "cabc", Signs: []string{"dev/cambricon_dev*"}, Prefix: "MLU-",
+		Tools: []string{"cnmon", "/usr/bin/cnmon"}, Read: read, Nodes: nodes,
+	}
+}
+
+func nodes(c brand.Card) []string {
+	if c.Index == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("/dev/cambricon_dev%d", *c.Index)}
+}
+
+// read asks for the table and for the pages of the cards, which alone have their UUIDs. JSON is not asked for: the tool
+// writes it into a file of the folder that it runs in.
+func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+	out, err := call()
+	if err != nil {
+		return brand.Reading{}, err
+	}
+	r := Parse(out)
+	if out, err := call("info"); err == nil {
+		r.Merge(Parse(out))
+	}
+	return r, nil
+}
+
+// Parse reads any of the forms in which the tool answers, by its content.
+func Parse(out string) brand.Reading {
+	if strings.Contains(out, "| CNMON") || strings.Contains(out, "| Card ") {
+		return parseTable(out)
+	}
+	return parseInfo(out)
+}
+
+var (
+	tableDriver  = regexp.MustCompile(`Driver\s+v([0-9]\S*)`)
+	tableProcess = regexp.MustCompile(`^\|\s*(\d+)\s+\S+\s+(\d+)\s+(\S.*?)\s+(\d+\s*MiB)\s*\|$`)
+)
+
+// parseTable reads the table for people. Older ones have no address, name the driver with each card, and show virtual
+// memory, which is not the card's.
+func parseTable(out string) brand.Reading {
+	var r brand.Reading
+	if m := tableDriver.FindStringSubmatch(out); m != nil {
+		r.Driver = toolout.Text(m[1])
+	}
+	cards, processes, listed := strings.Cut(out, "Processes:")
+	for _, row := range toolout.Boxed(cards, "Card") {
+		index := toolout.Whole(row["Card"])
+		if index == nil || !row.Has("Name", "Memory-Usage") {
+			continue
+		}
+		c := r.At(*index)
+		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["Bus-Id"])
+		used, total := toolout.Usage(row["Memory-Usage"])
+		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
+		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
+		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
+		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["Util"]), toolout.Celsius(row["Temp"])
+		if driver := row.First("Driver"); r.Driver == "" {
+			r.Driver = strings.TrimPrefix(driver, "v")
+		}
+		for _, fact := range []string{"Firmware", "Ecc-Error", "Compute-Mode", "SR-IOV", "Mode", "vMemory-Usage"} {
+			c.Fact(fact, row[fact])
+		}
+	}
+	r.ProcessesKnown = listed
+	for line := range strings.Lines(processes) {
+		m := tableProcess.FindStringSubmatch(strings.TrimSpace(line))
+		if m == nil {
+			continue
+		}
+		index := toolout.Whole(m[1])
+		pid, err := strconv.Atoi(m[2])
+		if err != nil || index == nil {
+			continue
+		}
+		c := r.At(*index)
+		c.Processes = append(c.Processes, brand.Process{PID: pid, Name: m[3], MemoryMiB: toolout.MiB(m[4], "")})
+	}
+	return r
+}
+
+var infoCard = regexp.MustCompile(`^Card\s+(\d+)$`)
+
+// parseInfo reads the pages of the cards: a title "Card 0", keys, and titles above keys that occur more than once.
+func parseInfo(out string) brand.Reading {
+	var r brand.Reading
+	var c *brand.Card
+	section := ""
+	for _, p := range toolout.Pairs(out) {
+		key := p.Key
+		if p.Value != "" && key == "Card" {
+			key = "Card " + p.Value
+		}
+		if m := infoCard.FindStringSubmatch(key); m != nil {
+			if index := toolout.Whole(m[1]); index != nil {
+				c, section = r.At(*index), ""
+			}
+			continue
+		}
+		if c == nil {
+			continue
+		}
+		if p.Value == "" {
+			section = p.Key
+			continue
+		}
+		switch p.Key {
+		case "Product Name":
+			c.Name = toolout.Text(p.Value)
+		case "UUID":
+			c.ID = toolout.Text(p.Value)
+		case "Driver":
+			r.Driver = strings.TrimPrefix(toolout.Text(p.Value), "v")
+		case "Total", "Used":
+			if section != "Physical Memory Usage" {
+				continue
+			}
+			if mib := toolout.MiB(p.Value, ""); p.Key == "Total" {
+				c.MemoryMiB = mib
+			} else {
+				c.MemoryUsedMiB = mib
+			}
+		}
+	}
+	return r
+}

@@ -1,0 +1,152 @@
+package cambricon_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/brand/brandtest"
+	"github.com/heteroflow/heteroflow/device-plugins/cambricon"
+	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
+)
+
+func TestParse_Recorded(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		want       []string
+		facts      map[string]string
+		driver     string
+		noProcList bool
+	}{
+		"table-mlu370x8-5.10.13.txt": {
+			want:   []string{"0 MLU370-X8 0000:39:00.0 0/23374MiB 0% 32C 106/250W", "1 MLU370-X8 0000:3d:00.0 0/23374MiB 0% 39C 106/250W"},
+			facts:  map[string]string{"Firmware": "v1.1.6", "Ecc-Error": "N/A", "Compute-Mode": "Default", "SR-IOV": "N/A", "Mode": ""},
+			driver: "5.10.13",
+		},
+		"table-mlu370x8-5.10.22.txt": {
+			want:   []string{"0 MLU370-X8 0000:13:00.0 0/20638MiB 0% 28C 107/250W", "1 MLU370-X8 0000:16:00.0 0/20638MiB 0% 32C 107/250W"},
+			facts:  map[string]string{"Ecc-Error": "0", "Mode": "FULL", "SR-IOV": ""},
+			driver: "5.10.22", noProcList: true,
+		},
+		"table-mlu370x4-4.20.11.txt": {
+			want: []string{
+				"0 MLU370-X4 ? 0/23308MiB 0% 32C 30/150W", "1 MLU370-X4 ? 0/23308MiB 0% 33C 25/150W", "2 MLU370-X4 ? 0/23308MiB 0% 30C 26/150W",
+			},
+			facts:  map[string]string{"Firmware": "v1.1.6", "Ecc-Error": "N/A", "vMemory-Usage": "10240 MiB/1048576 MiB"},
+			driver: "4.20.11",
+		},
+	}
+	for file, tc := range cases {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			r := cambricon.Parse(brandtest.Recorded(t, file))
+			brandtest.Want(t, r, tc.want...)
+			brandtest.WantFacts(t, r.Cards[0].Facts, tc.facts)
+			if r.Driver != tc.driver || r.ProcessesKnown == tc.noProcList || len(r.Cards[0].Processes) != 0 {
+				t.Errorf("driver %q, processes known %v: %v", r.Driver, r.ProcessesKnown, r.Cards[0].Processes)
+			}
+		})
+	}
+}
+
+func TestParse_InfoReadsKeysByTheirSection(t *testing.T) {
+	t.Parallel()
+	brandtest.Want(t, cambricon.Parse(brandtest.Recorded(t, "written-info.txt")),
+		"0 MLU370-X8 ? id=1e000000-0000-0000-0000-0000000000a0 0/23374MiB ?% ?C ?/?W",
+		"1 MLU370-X8 ? id=1e000000-0000-0000-0000-0000000000a1 0/?MiB ?% ?C ?/?W")
+}
+
+func TestParse_UnknownForThatFieldAlone(t *testing.T) {
+	t.Parallel()
+	r := cambricon.Parse(`cndev: sensor not ready
++------------------------------------------------------------------------------+
+| CNMON v5.10.22                                               Driver v5.10.22 |
++-------------------------------+----------------------+-----------------------+
+| Card  VF  Name       Firmware |               Bus-Id | Util        Ecc-Error |
+| Fan   Temp      Pwr:Usage/Cap |         Memory-Usage | Mode     Compute-Mode |
+|===============================+======================+=======================|
+| 0     /   MLU370-X8    v1.1.6 |         0000:13:00.0 | ERR!              N/A |
+|  N/A  N/A          N/A/ 250 W |     N/A  / 20638 MiB | FULL          Default |
++-------------------------------+----------------------+-----------------------+
++------------------------------------------------------------------------------+
+| Processes:                                                                   |
+|  Card  MI  PID     Command Line                             MLU Memory Usage |
+|==============================================================================|
+|  0     /   4711    python train.py                                   512 MiB |
++------------------------------------------------------------------------------+
+`)
+	brandtest.Want(t, r, "0 MLU370-X8 0000:13:00.0 ?/20638MiB ?% ?C ?/250W")
+	if p := r.Cards[0].Processes; len(p) != 1 || p[0].PID != 4711 || *p[0].MemoryMiB != 512 {
+		t.Errorf("processes %v", p)
+	}
+	for _, out := range []string{"", "cnmon: no device", "Card\n"} {
+		brandtest.Want(t, cambricon.Parse(out))
+	}
+}
+
+func tool(t *testing.T, answers map[string]string) string {
+	t.Helper()
+	all := map[string]brandtest.Answer{}
+	for args, file := range answers {
+		all[args] = brandtest.Answer{Text: brandtest.Recorded(t, file)}
+	}
+	return brandtest.Tool(t, "cnmon", all)
+}
+
+func detector(root, tool string) *brand.Detector {
+	return brand.New(cambricon.Spec(), brand.Config{Root: root, Tool: tool}, hclog.NewNullLogger())
+}
+
+func TestDetect(t *testing.T) {
+	t.Parallel()
+	x8 := tool(t, map[string]string{"": "table-mlu370x8-5.10.13.txt", "info": "written-info.txt"})
+	cards := brandtest.WantCards(t, detector(t.TempDir(), x8),
+		"0 cambricon/gpu/MLU370-X8 MLU-1e000000-0000-0000-0000-0000000000a0 23374 ok",
+		"1 cambricon/gpu/MLU370-X8 MLU-1e000000-0000-0000-0000-0000000000a1 23374 ok")
+	if c := cards[1]; c.PCIAddress != "0000:3d:00.0" || c.DriverVersion != "5.10.13" {
+		t.Errorf("card %+v", c)
+	}
+	x4 := detector(t.TempDir(), tool(t, map[string]string{"": "table-mlu370x4-4.20.11.txt"}))
+	cards = brandtest.WantCards(t, x4,
+		"0 cambricon/gpu/MLU370-X4 INDEX-0 23308 ok", "1 cambricon/gpu/MLU370-X4 INDEX-1 23308 ok", "2 cambricon/gpu/MLU370-X4 INDEX-2 23308 ok")
+	if diff := cmp.Diff([]string{"/dev/cambricon_dev2"}, x4.Nodes(cards[2])); diff != "" {
+		t.Error(diff)
+	}
+	processes, err := x4.Processes(context.Background(), cards[:1])
+	if diff := cmp.Diff(map[string][]int{"INDEX-0": {}}, processes); diff != "" || err != nil {
+		t.Errorf("processes %v %s", err, diff)
+	}
+	samples, err := x4.Sample(context.Background(), cards)
+	if s := samples["INDEX-1"]; err != nil || *s.PowerW != 25 || *s.PowerLimitW != 150 || *s.TemperatureC != 33 {
+		t.Errorf("samples %v %v", samples, err)
+	}
+}
+
+// A host without the tool, and the older maker's folder that does not tell anything, is read from the kernel.
+func TestDetect_KernelAlone(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	brandtest.Bus(t, root, "0000:13:00.0", "cabc", "0370", "cambricon", "01")
+	brandtest.WantCards(t, detector(root, "no-such-cnmon"), "-1 cambricon/gpu/unknown PCI-0000:13:00.0 ? ok")
+}
+
+func TestDetect_HangingTool(t *testing.T) {
+	t.Parallel()
+	path := brandtest.Tool(t, "cnmon", map[string]brandtest.Answer{"": {Hang: true}})
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if cards, err := detector(t.TempDir(), path).Detect(ctx); err == nil {
+		t.Errorf("cards %v from a tool that hangs", cards)
+	}
+}
+
+func TestDetector_Suite(t *testing.T) {
+	t.Parallel()
+	detectortest.Run(t, detector(t.TempDir(), tool(t, map[string]string{"": "table-mlu370x8-5.10.22.txt", "info": "written-info.txt"})))
+}
+
+func FuzzParse(f *testing.F) { brandtest.Fuzz(f, cambricon.Spec(), cambricon.Parse) }
