@@ -14,8 +14,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/cambricon"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/hygon"
+	"github.com/heteroflow/heteroflow/device-plugins/kunlunxin"
 	"github.com/heteroflow/heteroflow/device-plugins/mthreads"
 	"github.com/heteroflow/heteroflow/device-plugins/nvidia"
 	"github.com/heteroflow/heteroflow/device-plugins/sim"
@@ -74,6 +76,8 @@ func detectors(log hclog.Logger) device.Build {
 			nvidia.New(nvidia.Config{Root: cfg.Root, SMI: cfg.NvidiaSMI}, log.Named("nvidia")),
 			byTool(mthreads.Spec()),
 			byTool(hygon.Spec()),
+			byTool(cambricon.Spec()),
+			byTool(kunlunxin.Spec()),
 		}
 		if cfg.SimConfig == "" {
 			return all, nil

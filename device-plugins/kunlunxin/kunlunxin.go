@@ -1,0 +1,177 @@
+// Package kunlunxin reads Kunlunxin cards by xpu_smi or xpu-smi. Intel's tool of the same name is told apart. What all
+// brands do alike, and forms and device groups, do not belong here.
+package kunlunxin
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Spec describes the brand. Intel's tool of the same name is often first on PATH.
+func Spec() brand.Spec {
+	return brand.Spec{
+		Vendor: accel.Kunlunxin, PCI: "1d22", Signs: []string{"dev/xpuctrl"}, Prefix: "XPU-",
+		Tools: []string{"xpu_smi", "/usr/local/bin/xpu_smi", "/usr/local/xpu/bin/xpu_smi", "xpu-smi", "/usr/local/bin/xpu-smi", "/usr/local/xpu/bin/xpu-smi"},
+		Read:  read, Nodes: nodes,
+	}
+}
+
+func nodes(c brand.Card) []string {
+	if c.Index == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("/dev/xpu%d", *c.Index)}
+}
+
+// read asks for the table, which shows whose tool it is, and for the lines for machines, which have the serial numbers.
+func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+	out, err := call()
+	if err != nil {
+		return brand.Reading{}, err
+	}
+	r := Parse(out)
+	if r.Foreign {
+		return r, nil
+	}
+	if out, err := call("-m"); err == nil {
+		r.Merge(Parse(out))
+	}
+	return r, nil
+}
+
+var isIntel = regexp.MustCompile(`Intel XPU-SMI|Intel\(R\)|Level Zero|XPU Manager`)
+
+// Parse reads any of the forms in which the tool answers, by its content.
+func Parse(out string) brand.Reading {
+	switch {
+	case isIntel.MatchString(out):
+		return brand.Reading{Foreign: true}
+	case strings.Contains(out, "| XPU-SMI"):
+		return parseTable(out)
+	case strings.Contains(out, "| DevID |"):
+		return parseOldTable(out)
+	}
+	return parseMachine(out)
+}
+
+var (
+	tableDriver  = regexp.MustCompile(`Driver Version:\s*([0-9]\S*)`)
+	tableProcess = regexp.MustCompile(`^\|\s*(\d+)\s+\S+\s+\S+\s+(\d+)\s+\S+\s+(\S.*?)\s+(\d+\s*MiB)\s*\|$`)
+)
+
+// parseTable reads the table of newer versions: three lines for each card.
+func parseTable(out string) brand.Reading {
+	var r reading
+	if m := tableDriver.FindStringSubmatch(out); m != nil {
+		r.Driver = m[1]
+	}
+	cards, processes, listed := strings.Cut(out, "Processes:")
+	for _, row := range toolout.Boxed(cards, "XPU") {
+		index := toolout.Whole(row["XPU"])
+		if index == nil || !row.Has("Bus-Id") {
+			continue
+		}
+		c := r.At(*index)
+		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["Bus-Id"])
+		used, total := toolout.Usage(row["Memory-Usage"])
+		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
+		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
+		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
+		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["XPU-Util"]), toolout.Celsius(row["Temp"])
+		for _, fact := range []string{"L3-Usage", "SR-IOV M.", "Volatile Uncorr. ECC"} {
+			c.Fact(fact, row[fact])
+		}
+	}
+	r.ProcessesKnown = listed
+	for line := range strings.Lines(processes) {
+		if m := tableProcess.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+			r.process(m[1], m[2], m[3], m[4])
+		}
+	}
+	return r.Reading
+}
+
+// parseOldTable reads the tables of older versions. Only the first of them has addresses; the others repeat the cards.
+func parseOldTable(out string) brand.Reading {
+	var r reading
+	if m := tableDriver.FindStringSubmatch(out); m != nil {
+		r.Driver = m[1]
+	}
+	for _, row := range toolout.Boxed(out, "DevID") {
+		index := toolout.Whole(row["DevID"])
+		switch {
+		case index == nil:
+		case row.Has("PCI Addr"):
+			c := r.At(*index)
+			c.Name, c.PCI, c.ID = row.First("Model"), toolout.PCI(row["PCI Addr"]), row.First("SN")
+			used, total := toolout.Usage(row["Memory"])
+			c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
+			c.UtilizationPct = toolout.Percent(row["UseRate"])
+			c.Fact("node", row["INODE"])
+			c.Fact("L3-Usage", row["L3"])
+		case row.Has("PID"):
+			r.process(row["DevID"], row["PID"], row["Command"], row["Memory"])
+		}
+	}
+	r.ProcessesKnown = strings.Contains(out, "PROCESSES")
+	return r.Reading
+}
+
+// reading is a reading with the way in which both tables list processes.
+type reading struct{ brand.Reading }
+
+func (r *reading) process(card, pid, name, memory string) {
+	index := toolout.Whole(card)
+	n, err := strconv.Atoi(pid)
+	if index == nil || err != nil {
+		return
+	}
+	used, _ := toolout.Usage(memory)
+	c := r.At(*index)
+	c.Processes = append(c.Processes, brand.Process{PID: n, Name: name, MemoryMiB: toolout.MiB(used, "")})
+}
+
+// Fields of a line for machines. The model is quoted, because it has blanks in it.
+const (
+	fieldBus, fieldBoard, fieldDevice, fieldSerial, fieldHeat, fieldPower = 0, 1, 2, 3, 4, 8
+	fieldL3Used, fieldL3, fieldUsed, fieldTotal, fieldUtil                = 15, 16, 17, 18, 19
+	fieldFirmware, fieldModel                                             = 20, 21
+)
+
+// parseMachine reads the lines for machines: they have no header, and one that does not begin with an address is not
+// one of them.
+func parseMachine(out string) brand.Reading {
+	var r brand.Reading
+	for line := range strings.Lines(out) {
+		rd := csv.NewReader(strings.NewReader(strings.Join(strings.Fields(line), " ")))
+		rd.Comma, rd.LazyQuotes = ' ', true
+		fields, err := rd.Read()
+		if err != nil || len(fields) <= fieldModel {
+			continue
+		}
+		address, index := toolout.PCI(fields[fieldBus]), toolout.Whole(fields[fieldDevice])
+		if address == "" || index == nil {
+			continue
+		}
+		c := r.At(*index)
+		c.PCI, c.ID, c.Name = address, toolout.Text(fields[fieldSerial]), toolout.Text(fields[fieldModel])
+		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(fields[fieldUsed], "MiB"), toolout.MiB(fields[fieldTotal], "MiB")
+		c.UtilizationPct, c.TemperatureC = toolout.Percent(fields[fieldUtil]), toolout.Celsius(fields[fieldHeat])
+		c.PowerW = toolout.Watts(fields[fieldPower])
+		if strings.HasPrefix(c.Name, "K") { // the K series counts in milliwatts, later ones in watts
+			c.PowerW = toolout.Milliwatts(fields[fieldPower])
+		}
+		c.Fact("board", fields[fieldBoard])
+		c.Fact("L3-Usage", fields[fieldL3Used]+" / "+fields[fieldL3])
+		c.Fact("firmware", fields[fieldFirmware])
+	}
+	return r
+}
