@@ -51,7 +51,7 @@ type Config struct {
 	HTTPAddr string       // 127.0.0.1:0 when empty
 	Listener net.Listener // used instead of HTTPAddr when set
 
-	NodeEnabled bool // run this machine as a node
+	NodeEnabled bool // run this machine as a node; main must call client.Helper first
 	Node        client.NodeConfig
 	Plugins     []client.PluginConfig
 	PluginDir   string
@@ -161,7 +161,7 @@ func (e *Engine) makeNode() error {
 	}
 	side, err := newNode(client.Config{
 		DataDir: filepath.Join(e.cfg.DataDir, "client"), Node: node, PluginDir: e.cfg.PluginDir, Plugins: e.cfg.Plugins,
-		Logger: e.cfg.Logger.Named("client"), Up: e.core, ConsulAddr: e.cfg.ConsulAddr, StopOnExit: e.cfg.StopOnExit,
+		Logger: e.cfg.Logger, Up: e.core, ConsulAddr: e.cfg.ConsulAddr, StopOnExit: e.cfg.StopOnExit,
 	})
 	if err != nil {
 		return fmt.Errorf("make the node side: %w", err)

@@ -73,6 +73,10 @@ func (r *run) sortFailed(s *sorted, g *api.TaskGroup, a *api.Allocation) {
 	if a.NextAllocation != "" {
 		return
 	}
+	if !sameVersion(a, r.Job) && Destructive(a.Job, r.Job, *g.Name) {
+		s.keep = append(s.keep, a) // a changed job is a new chance: it is updated like what runs
+		return
+	}
 	d := rescheduleDelay(g.ReschedulePolicy, a)
 	switch {
 	case isTrue(a.DesiredTransition.ForceReschedule), d.allowed && !d.at.After(r.Now), d.allowed && a.FollowupEvalID != "" && a.FollowupEvalID == r.Eval.ID:
@@ -172,9 +176,13 @@ func (r *run) trim(list *[]*api.Allocation, excess int, taken names, u *api.Desi
 func (r *run) change(g *api.TaskGroup, keep []*api.Allocation, u *api.DesiredUpdates) (destructive []*api.Allocation) {
 	for _, a := range keep {
 		switch {
-		case ended(a), sameVersion(a, r.Job):
+		case sameVersion(a, r.Job), a.ClientStatus == api.AllocClientStatusComplete:
 			u.Ignore++
-		case Destructive(a.Job, r.Job, *g.Name), !r.stillFits(g, a):
+		case Destructive(a.Job, r.Job, *g.Name):
+			destructive = append(destructive, a)
+		case ended(a):
+			u.Ignore++
+		case !r.stillFits(g, a):
 			destructive = append(destructive, a)
 		default:
 			u.InPlaceUpdate++

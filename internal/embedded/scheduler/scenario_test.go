@@ -537,6 +537,41 @@ func TestSchedule_FailedIsReplacedByPolicy(t *testing.T) {
 	}
 }
 
+func TestSchedule_FailedForGoodGetsAChanceWithAChangedJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(3, node("a", 10000, 10000))
+	never := func() *api.Job {
+		j := job("service", 1)
+		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
+		return j
+	}
+	w.register(never())
+	w.evaluate()
+	for id := range w.allocs {
+		w.set(id, func(a *api.Allocation) { a.ClientStatus = "failed" })
+	}
+	if plan := w.evaluate(); !plan.Empty() {
+		t.Fatalf("what failed for good was touched: %s", outcome(plan))
+	}
+	changed := never()
+	changed.Meta = map[string]string{"a": "b"}
+	w.register(changed)
+	if plan := w.evaluate(); len(plan.Place) != 1 {
+		t.Fatalf("a changed job did %s, want it placed again", outcome(plan))
+	}
+	for id := range w.allocs {
+		w.set(id, func(a *api.Allocation) { a.ClientStatus = "failed" })
+	}
+	stopped := *w.job
+	stopped.Stop = new(true)
+	w.register(&stopped)
+	w.evaluate()
+	w.register(changed)
+	if plan := w.evaluate(); len(plan.Place) != 1 {
+		t.Errorf("stopping and running again did %s, want it placed again", outcome(plan))
+	}
+}
+
 func TestSchedule_BatchWorkThatIsDoneIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(3, node("a", 10000, 10000))

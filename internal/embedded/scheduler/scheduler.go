@@ -100,7 +100,8 @@ func (r *run) writeOff() {
 
 func (r *run) stopAll() {
 	for _, a := range r.Allocs {
-		if a.DesiredStatus != api.AllocDesiredStatusRun || ended(a) {
+		// What failed is stopped too, so that running the job again starts afresh; what is done stays done.
+		if a.DesiredStatus != api.AllocDesiredStatusRun || a.ClientStatus == api.AllocClientStatusComplete {
 			continue
 		}
 		r.stop(a, NotNeeded)
@@ -116,7 +117,7 @@ func (r *run) stopAll() {
 
 func (r *run) stop(a *api.Allocation, why string) {
 	s := Stop{Alloc: a, Description: why}
-	if r.down(a.NodeID) {
+	if r.down(a.NodeID) && !ended(a) {
 		s.ClientStatus = api.AllocClientStatusLost
 	}
 	r.stopped[a.ID] = true
