@@ -138,11 +138,10 @@ func (e *nomadEngine) run(ctx context.Context, ready func(string)) (err error) {
 		return fmt.Errorf("the agent ended by itself (%w): see %s", err, e.logFile)
 	case <-ctx.Done():
 	}
-	var stopErr error
-	if !e.keep {
-		stopErr = e.stopTasks()
+	if e.keep {
+		return e.end(cmd, ended)
 	}
-	return errors.Join(stopErr, e.end(cmd, ended))
+	return errors.Join(e.stopTasks(), e.end(cmd, ended), unmountBelow(filepath.Dir(e.config)))
 }
 
 // await waits until the agent leads and its node takes tasks, which the last stop may have forbidden.
