@@ -260,9 +260,8 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 		s.TaskID, s.Image = got.Config.Labels[LabelTask], got.Config.Image
 	}
 	if got.NetworkSettings != nil {
-		s.IP = got.NetworkSettings.IPAddress //nolint:staticcheck // the field older daemons fill
-		for _, n := range got.NetworkSettings.Networks {
-			if n != nil && s.IP == "" {
+		for _, n := range got.NetworkSettings.Networks { // one: a task names no second network
+			if n != nil && n.IPAddress != "" {
 				s.IP = n.IPAddress
 			}
 		}

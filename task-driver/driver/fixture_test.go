@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	if f := flag.Lookup("rapid.checks"); f != nil && f.Value.String() == f.DefValue {
 		// Each check starts processes: the usual hundred would take a minute. -rapid.checks asks for more.
-		if err := f.Value.Set("20"); err != nil {
+		if err := f.Value.Set("12"); err != nil {
 			panic(err)
 		}
 	}

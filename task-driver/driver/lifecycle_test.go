@@ -210,8 +210,10 @@ func TestRecover(t *testing.T) {
 	t.Run("running", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, nil)
-		j := r.job(shell("trap 'echo bye; exit 7' TERM; echo up; while true; do sleep 0.05; done"))
+		j := r.job(shell("trap 'echo bye; exit 7' TERM; echo up; echo ready > local/ready; while true; do sleep 0.05; done"))
 		h := r.start(j)
+		ready := filepath.Join(j.cfg.AllocDir, "web/local/ready")
+		eventually(t, func() bool { body, err := os.ReadFile(ready); return err == nil && len(body) > 0 }, "the task is not ready")
 		h.Config.MsgpackDriverConfig = nil // Nomad does not store it
 		r.restart()
 		for range 2 { // a second time it is already known

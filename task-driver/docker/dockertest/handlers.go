@@ -284,7 +284,7 @@ func (e *Engine) inspect(w http.ResponseWriter, c *container) {
 	}
 	answer(w, http.StatusOK, map[string]any{
 		"Id": c.ID, "State": state, "Config": map[string]any{"Labels": c.Labels, "Image": "image"},
-		"NetworkSettings": map[string]any{"IPAddress": "172.17.0.9"},
+		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"IPAddress": "172.17.0.9"}}},
 	})
 }
 
