@@ -243,8 +243,8 @@ func TestDocker_Refusals(t *testing.T) {
 		"another's pid":         {config: with("pid_mode", "container:abc"), want: "would enter another task"},
 		"host ipc":              {config: with("ipc_mode", "Host"), want: "docker { allow_host_ipc = true }"},
 		"privileged":            {config: with("privileged", true), want: "docker { allow_privileged = true }"},
-		"seccomp off":           {config: with("security_opt", []string{"seccomp=unconfined"}), want: "switches a protection off"},
-		"apparmor off":          {config: with("security_opt", []string{"apparmor:unconfined"}), want: "switches a protection off"},
+		"seccomp off":           {config: with("security_opt", []string{"seccomp=unconfined"}), want: "may switch a protection off"},
+		"apparmor off":          {config: with("security_opt", []string{"apparmor:unconfined"}), want: "may switch a protection off"},
 		"a capability":          {config: with("cap_add", []string{"SYS_ADMIN"}), want: "cap_add: SYS_ADMIN is not allowed"},
 		"a runtime":             {config: with("oci_runtime", "kata"), want: `oci_runtime: "kata" is not allowed`},
 		"a runtime not there":   {config: with("oci_runtime", "nvidia"), want: `the Docker daemon has no runtime "nvidia"`},
@@ -256,6 +256,9 @@ func TestDocker_Refusals(t *testing.T) {
 		"the whole host":        {rig: open, config: with("volumes", []string{"/:/host"}), want: "belongs to the node itself"},
 		"all devices":           {rig: open, config: with("volumes", []string{"/dev:/dev"}), want: "/dev belongs to the node itself"},
 		"one device":            {rig: open, config: mount(map[string]any{"type": "bind", "source": "/dev/null", "target": "/x"}), want: "/dev belongs to the node itself"},
+		"a profile":             {config: with("security_opt", []string{`seccomp={"defaultAction":"SCMP_ACT_ALLOW"}`}), want: "may switch a protection off"},
+		"the driver's state":    {rig: open, config: with("volumes", []string{open.state + "/tasks:/x"}), want: "belongs to the node itself"},
+		"the node's /var/lib":   {rig: open, config: with("volumes", []string{"/var/lib:/x"}), want: "belongs to the node itself"},
 		"named volume":          {config: with("volumes", []string{"data:/data"}), want: "docker { volumes_enabled = true }"},
 		"volume of a driver":    {rig: open, config: mount(map[string]any{"target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "local", "options": map[string]any{"device": "/"}}}}), want: "driver_config can mount any folder"},
 		"out by dots":           {config: with("volumes", []string{"../../../etc:/x"}), want: "leaves the task's folder"},
@@ -276,7 +279,8 @@ func TestDocker_Refusals(t *testing.T) {
 			}
 		}, want: "is a link to nowhere"},
 		"not a volume": {config: with("volumes", []string{"data"}), want: `write "source:/target"`},
-		"bad mode":     {config: with("volumes", []string{"a:/b:z"}), want: `unknown mode "z"`},
+		"no-new-privileges is fine, the image is not": {config: map[string]any{"image": "absent:1", "security_opt": []string{"no-new-privileges"}, "network_mode": "container:x"}, want: "another task's network"},
+		"bad mode": {config: with("volumes", []string{"a:/b:z"}), want: `unknown mode "z"`},
 		"bridge of nomad": {config: app("sleep"), change: func(c *driverpb.TaskConfig) {
 			c.NetworkIsolationSpec = &driverpb.NetworkIsolationSpec{Mode: driverpb.NetworkIsolationSpec_GROUP}
 		}, want: `network { mode = "bridge" } is not supported`},

@@ -138,7 +138,7 @@ func (r *rig) job(config map[string]any, change ...func(*driverpb.TaskConfig)) j
 // taskConfig is a task whose log pipes nobody has made yet.
 func (r *rig) taskConfig(config map[string]any, change ...func(*driverpb.TaskConfig)) *driverpb.TaskConfig {
 	r.t.Helper()
-	dir := r.t.TempDir()
+	dir := filepath.Join(r.t.TempDir(), allocID)
 	var errs []error
 	for _, d := range []string{"alloc/logs", "alloc/data", "web/local", "web/secrets"} {
 		errs = append(errs, os.MkdirAll(filepath.Join(dir, d), 0o777))
