@@ -115,6 +115,9 @@ func (f *fakeRegistry) nomad() http.Handler {
 	mux.HandleFunc("GET /v1/service/{name}", func(w http.ResponseWriter, r *http.Request) {
 		f.serve(w, r, func() any {
 			out := []any{}
+			if r.URL.Query().Get("namespace") == "*" {
+				return out // Nomad lists instances of one namespace only
+			}
 			for id, addr := range f.services[r.PathValue("name")].instances {
 				host, port, _ := net.SplitHostPort(addr)
 				n, _ := strconv.Atoi(port)

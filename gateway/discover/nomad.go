@@ -19,8 +19,9 @@ type Nomad struct {
 	client *api.Client
 	http   *http.Client
 
-	mu    sync.Mutex
-	alive map[string]map[Instance]*health // service → its listed instances
+	mu     sync.Mutex
+	alive  map[string]map[Instance]*health // service → its listed instances
+	spaces map[string][]string             // service → the namespaces that have it
 }
 
 type health struct {
@@ -49,7 +50,7 @@ func NewNomad(addr, token string) (*Nomad, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make Nomad client for %s: %w", cfg.Address, err)
 	}
-	return &Nomad{client: client, http: &http.Client{Timeout: 3 * time.Second}, alive: map[string]map[Instance]*health{}}, nil
+	return &Nomad{client: client, http: &http.Client{Timeout: 3 * time.Second}, alive: map[string]map[Instance]*health{}, spaces: map[string][]string{}}, nil
 }
 
 // Names lists the services of every namespace.
@@ -59,15 +60,29 @@ func (n *Nomad) Names(ctx context.Context, index uint64) (map[string][]string, u
 	if err != nil {
 		return nil, 0, fmt.Errorf("list Nomad services: %w", err)
 	}
-	models := map[string][]string{}
+	models, spaces := map[string][]string{}, map[string][]string{}
 	for _, stub := range stubs {
 		for _, s := range stub.Services {
+			spaces[s.ServiceName] = append(spaces[s.ServiceName], stub.Namespace)
 			all := append(models[s.ServiceName], modelsOf(s.Tags)...)
 			slices.Sort(all)
 			models[s.ServiceName] = slices.Compact(all)
 		}
 	}
+	n.mu.Lock()
+	n.spaces = spaces
+	n.mu.Unlock()
 	return models, meta.LastIndex, nil
+}
+
+// spacesOf lists the namespaces of a service. Nomad lists services of all namespaces, but instances of one only.
+func (n *Nomad) spacesOf(name string) []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if spaces := n.spaces[name]; len(spaces) > 0 {
+		return spaces
+	}
+	return []string{api.DefaultNamespace}
 }
 
 // Live lists the registered instances that answer on /health. While some do not, or may have stopped to, the
@@ -77,16 +92,25 @@ func (n *Nomad) Live(ctx context.Context, name string, index uint64) ([]Instance
 	if !n.settled(name) {
 		wait = probeEvery
 	}
-	opts := (&api.QueryOptions{WaitIndex: index, WaitTime: wait, Namespace: "*"}).WithContext(ctx)
-	registrations, meta, err := n.client.Services().Get(name, opts)
-	if err != nil {
-		return nil, 0, fmt.Errorf("list instances of %s in Nomad: %w", name, err)
+	var listed []Instance
+	var last uint64
+	for i, space := range n.spacesOf(name) {
+		opts := &api.QueryOptions{Namespace: space}
+		if i == 0 { // one can be waited for; the others are seen when it answers
+			opts.WaitIndex, opts.WaitTime = index, wait
+		}
+		registrations, meta, err := n.client.Services().Get(name, opts.WithContext(ctx))
+		if err != nil {
+			return nil, 0, fmt.Errorf("list instances of %s in Nomad: %w", name, err)
+		}
+		if i == 0 {
+			last = meta.LastIndex
+		}
+		for _, r := range registrations {
+			listed = append(listed, Instance{ID: r.ID, Addr: net.JoinHostPort(r.Address, strconv.Itoa(r.Port))})
+		}
 	}
-	listed := make([]Instance, 0, len(registrations))
-	for _, r := range registrations {
-		listed = append(listed, Instance{ID: r.ID, Addr: net.JoinHostPort(r.Address, strconv.Itoa(r.Port))})
-	}
-	return n.probe(ctx, name, listed), meta.LastIndex, nil
+	return n.probe(ctx, name, listed), last, nil
 }
 
 // probe asks every listed instance at once and forgets those of the service that are not listed any more.
