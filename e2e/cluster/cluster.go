@@ -29,6 +29,7 @@ type Options struct {
 	Docker   string // address of a Docker daemon; empty for the process runtime alone
 	Sim      string // simulated cards in HCL; empty for none
 	Path     string // folder put first on the agent's PATH, for stand-ins of vendor tools
+	NoCards  bool   // hide the machine's own cards, so that only stand-ins are found
 	Anyone   bool   // calls without a key have the admin role; otherwise every call needs one
 }
 
@@ -214,6 +215,14 @@ func (c *Cluster) writeAgentConfig(ports []int) {
 			c.t.Fatal(err)
 		}
 		sim = fmt.Sprintf("sim_config = %q", path)
+	}
+	if c.NoCards {
+		// NVML is asked at the real root only.
+		root := filepath.Join(c.Dir, "root")
+		if err := os.MkdirAll(root, 0o755); err != nil {
+			c.t.Fatal(err)
+		}
+		sim += fmt.Sprintf("\n    root = %q", root)
 	}
 	docker := "enabled = false"
 	if c.Docker != "" {
