@@ -182,6 +182,9 @@ func (ar *allocRunner) checkStates() api.AllocCheckStatuses {
 
 // checksPass reports whether every check that counts for an update passes, in the engine's registry and in Consul.
 func (ar *allocRunner) checksPass() bool {
+	if !ar.servicesReady() {
+		return false
+	}
 	for _, st := range ar.checkStates() {
 		if st.Mode == "healthiness" && st.Status != checkSuccess {
 			return false
@@ -194,4 +197,21 @@ func (ar *allocRunner) checksPass() bool {
 	}
 	ar.mu.Unlock()
 	return ar.client.consul.passing(ids)
+}
+
+// servicesReady reports whether everything the job wants registered is: a task counts as running a moment earlier.
+func (ar *allocRunner) servicesReady() bool {
+	_, tg := ar.desired()
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	if len(tg.Services) > 0 && ar.services[""] == nil {
+		return false
+	}
+	for _, t := range tg.Tasks {
+		role := roleOf(t)
+		if len(t.Services) > 0 && ar.services[t.Name] == nil && (role == roleMain || role == rolePrestartSidecar || role == rolePoststartSidecar) {
+			return false
+		}
+	}
+	return true
 }

@@ -137,7 +137,7 @@ func TestRestartPolicy_Property(t *testing.T) {
 		}
 		var s restartState
 		now := time.Unix(1000, 0)
-		inInterval, from := 0, now
+		inInterval, from := 0, time.Time{}
 		for range rapid.IntRange(1, 20).Draw(rt, "ends") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 60).Draw(rt, "ran")) * time.Second)
 			success := rapid.Bool().Draw(rt, "success")
@@ -160,7 +160,7 @@ func TestRestartPolicy_Property(t *testing.T) {
 			if v.delay < p.delay {
 				rt.Fatalf("delay %s is below %s", v.delay, p.delay)
 			}
-			if now.Sub(from) > p.interval {
+			if from.IsZero() || now.Sub(from) > p.interval {
 				inInterval, from = 0, now
 			}
 			inInterval++

@@ -147,6 +147,8 @@ func TestCollector_IsFoundAgainAndReplaced(t *testing.T) {
 	if err := again.ensure(); err != nil || again.pid() != pid {
 		t.Errorf("another collector was started: %d, %v, want %d", again.pid(), err, pid)
 	}
+	// No task holds the pipe open here, so what the collector has not read yet dies with it.
+	until(t, "the lines", func() bool { return read() == "one\ntwo\n" })
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
