@@ -3,7 +3,9 @@ package brand_test
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -112,6 +114,17 @@ func TestDetect_TheBusDecides(t *testing.T) {
 	brandtest.WantCards(t, detector(t.TempDir(), "no-such-tool"))
 	if cards, err := detector(t.TempDir(), says(t, "broken")).Detect(context.Background()); err == nil {
 		t.Errorf("cards %v from a tool that fails", cards)
+	}
+}
+
+func TestDetect_ToolThatMayNotBeStarted(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tool")
+	if err := os.WriteFile(path, []byte("no program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := detector(t.TempDir(), path).Detect(context.Background()); err == nil || !strings.HasPrefix(err.Error(), "tool cannot be started: ") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -146,6 +146,7 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 	for _, tool := range d.tools {
 		r, err := d.spec.Read(limited, d.caller(limited, tool))
 		name := filepath.Base(tool)
+		var start *fs.PathError
 		switch {
 		case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 			continue
@@ -163,6 +164,8 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 			return Reading{}, ctx.Err()
 		case r.Trouble != "":
 			trouble = name + ": " + r.Trouble
+		case errors.As(err, &start):
+			trouble = name + " cannot be started: " + start.Err.Error()
 		case limited.Err() != nil:
 			trouble = name + " does not answer"
 		default:

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -67,6 +68,9 @@ func Tool(t testing.TB, name string, answers map[string]Answer) string {
 	}
 	script.WriteString("esac\necho \"stand-in: no answer to: $*\" >&2\nexit 2\n")
 	path := filepath.Join(dir, name)
+	// A process forked while the file is open for writing would keep it from being started for a moment.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte(script.String()), 0o755); err != nil {
 		t.Fatal(err)
 	}
