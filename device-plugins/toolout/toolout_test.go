@@ -209,10 +209,27 @@ func FuzzReaders(f *testing.F) {
 		toolout.Aligned(out, "GPU", "NPU")
 		toolout.Pairs(out)
 		toolout.JSON(out)
+		toolout.CSV(out, []string{"index"}, "index")
 		toolout.Usage(out)
 		toolout.PCI(out)
 		if m := toolout.MiB(out, "MiB"); m != nil && *m > 1<<32 {
 			t.Errorf("%d MiB", *m)
 		}
 	})
+}
+
+func TestCSV(t *testing.T) {
+	t.Parallel()
+	out := "warning, something\n0, Disabled, 1\nindex, svi.mode.current, memory.used [MiB]\n1, Enabled, 2\n2, Enabled, [N/A]\n3, short\n"
+	want := []toolout.Record{
+		{"index": "0", "svi": "Disabled", "used": "1"},
+		{"index": "1", "svi.mode.current": "Enabled", "memory.used": "2 MiB"},
+		{"index": "2", "svi.mode.current": "Enabled", "memory.used": "[N/A]"},
+	}
+	if diff := cmp.Diff(want, toolout.CSV(out, []string{"index", "svi", "used"}, "index")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := toolout.CSV("0, Disabled, 1\n", nil, "index"); got != nil {
+		t.Errorf("a line without a header is read as %v", got)
+	}
 }
