@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/device-plugins/ascend"
+	"github.com/heteroflow/heteroflow/device-plugins/biren"
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/cambricon"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
@@ -77,6 +79,8 @@ func detectors(log hclog.Logger) device.Build {
 			byTool(mthreads.Spec()),
 			byTool(hygon.Spec()),
 			byTool(cambricon.Spec()),
+			byTool(biren.Spec()),
+			byTool(ascend.Spec()),
 			byTool(kunlunxin.Spec()),
 		}
 		if cfg.SimConfig == "" {
