@@ -107,9 +107,11 @@ func (s *suite) straightToNomad() {
 	}
 	s.Eventually(60*time.Second, "the driver refuses and says where to send it", func() error {
 		for _, a := range s.allocs("bypass") {
-			for _, e := range a.TaskStates["probe"].Events {
-				if strings.Contains(e.DisplayMessage, "placement service") {
-					return nil
+			if state := a.TaskStates["probe"]; state != nil {
+				for _, e := range state.Events {
+					if strings.Contains(e.DisplayMessage, "placement service") {
+						return nil
+					}
 				}
 			}
 		}

@@ -50,7 +50,10 @@ func sharesOfOneCard(s *suite) {
 		s.t.Errorf("Nomad's list must show it as pending: %+v, %v", stub, err)
 	}
 
-	s.stop("share-a")
+	// Not purged: its allocation's end is read below.
+	if out, errs, code := s.CLI("heteroflow", "job", "stop", "share-a"); code != 0 {
+		s.t.Fatalf("stop: exit %d\n%s%s", code, out, errs)
+	}
 	third := s.awaitAllocs("share-c", "running", 1)[0]
 	ended := s.lastEnd("share-a")
 	gap := time.Unix(0, third.CreateTime).Sub(ended)
@@ -63,7 +66,7 @@ func sharesOfOneCard(s *suite) {
 	}
 }
 
-// lastEnd is when Nomad knew that the job's allocation had ended. A purged job's allocations are still listed.
+// lastEnd is when Nomad knew that the job's allocation had ended.
 func (s *suite) lastEnd(job string) time.Time {
 	s.t.Helper()
 	var all []api.AllocationListStub

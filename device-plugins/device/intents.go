@@ -251,10 +251,17 @@ func (p *Plugin) inUse(ctx context.Context, o offer) string {
 // have one yet.
 func (p *Plugin) held(uuid string) string {
 	p.mu.Lock()
-	at, reserved := p.reserved[uuid]
-	dir := filepath.Join(p.set.StateDir, "leases")
-	p.mu.Unlock()
-	if reserved && p.now().Sub(at) < reserveGrace {
+	defer p.mu.Unlock()
+	return p.heldLocked(uuid)
+}
+
+func (p *Plugin) heldLocked(uuid string) string {
+	dir := p.leasesDir()
+	reserved, err := grant.Reserved(dir)
+	if err != nil {
+		return "the reservations handed out cannot be read: " + err.Error()
+	}
+	if at, ok := reserved[uuid]; ok && p.now().Sub(at) < reserveGrace {
 		return "it was reserved a moment ago"
 	}
 	leases, err := grant.Leases(dir)
@@ -269,15 +276,15 @@ func (p *Plugin) held(uuid string) string {
 	return ""
 }
 
+// leasesDir is where leases and marks stand. The lock is held.
+func (p *Plugin) leasesDir() string { return filepath.Join(p.set.StateDir, "leases") }
+
 // switchForm changes the form, unless the card was taken since it was looked at.
 func (p *Plugin) switchForm(o offer, form accel.Form) error {
-	if why := p.held(o.UUID); why != "" {
-		return errors.New(why)
-	}
-	p.mu.Lock()
+	p.mu.Lock() // Reserve takes it too: between the look and the switch no card is handed out
 	defer p.mu.Unlock()
-	if at, ok := p.reserved[o.UUID]; ok && p.now().Sub(at) < reserveGrace {
-		return errors.New("it was reserved a moment ago")
+	if why := p.heldLocked(o.UUID); why != "" {
+		return errors.New(why)
 	}
 	if err := p.forms.choose(o.UUID, form); err != nil {
 		return err

@@ -144,10 +144,27 @@ func TestIntent_WaitsUntilTheCardIsEmpty(t *testing.T) {
 		},
 		"fresh reservation": {
 			func(t *testing.T, p *Plugin, _ *bench) { reservation(t, p, "GPU-a") },
-			func(_ *testing.T, p *Plugin, _ *bench) {
+			func(t *testing.T, p *Plugin, _ *bench) {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				p.reserved["GPU-a"] = p.reserved["GPU-a"].Add(-time.Hour)
+				r := grant.Reservation{Instances: []string{"GPU-a"}, Cards: []grant.Card{{UUID: "GPU-a"}}}
+				if err := grant.MarkReserved(p.leasesDir(), r, p.now().Add(-time.Hour)); err != nil {
+					t.Error(err)
+				}
+			},
+		},
+		"reservation that the driver took over": {
+			func(t *testing.T, p *Plugin, _ *bench) { reservation(t, p, "GPU-a") },
+			func(t *testing.T, p *Plugin, _ *bench) {
+				name, value, err := grant.Reservation{Instances: []string{"GPU-a"}}.Env()
+				if err != nil {
+					t.Error(err)
+				}
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				if err := grant.TakeReserved(p.leasesDir(), map[string]string{name: value}); err != nil {
+					t.Error(err)
+				}
 			},
 		},
 	}

@@ -36,12 +36,11 @@ type Plugin struct {
 	limit time.Duration // of one call to a detector
 	retry time.Duration // first pause after a failed call to the placement service, and between tries to switch a busy card
 
-	mu       sync.Mutex
-	set      settings
-	sources  []*source
-	forms    *formBook
-	reserved map[string]time.Time // card UUID → last Reserve
-	changed  chan struct{}        // closed and replaced at every change
+	mu      sync.Mutex
+	set     settings
+	sources []*source
+	forms   *formBook
+	changed chan struct{} // closed and replaced at every change
 
 	watchMu  sync.Mutex
 	watching int
@@ -54,7 +53,7 @@ var _ nomadplugin.Device = (*Plugin)(nil)
 func New(build Build, log hclog.Logger) *Plugin {
 	return &Plugin{
 		log: log, build: build, now: time.Now, limit: callLimit, retry: 2 * time.Second,
-		reserved: map[string]time.Time{}, changed: make(chan struct{}), set: settings{Config: DefaultConfig()},
+		changed: make(chan struct{}), set: settings{Config: DefaultConfig()},
 	}
 }
 

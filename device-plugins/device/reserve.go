@@ -75,8 +75,8 @@ func (p *Plugin) resolve(ids []string) (grant.Reservation, []accel.Card, error) 
 		cards = append(cards, o.Card)
 	}
 	slices.SortStableFunc(r.Cards, func(a, b grant.Card) int { return a.Index - b.Index })
-	for _, c := range cards {
-		p.reserved[c.UUID] = p.now()
+	if err := grant.MarkReserved(p.leasesDir(), r, p.now()); err != nil {
+		return r, nil, fmt.Errorf("note the reservation for the driver: %w", err)
 	}
 	return r, cards, nil
 }

@@ -132,3 +132,35 @@ func TestLease_LifeAndDamage(t *testing.T) {
 		t.Errorf("after removal: %v", got)
 	}
 }
+
+func TestMark_FromReservationToLease(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "leases")
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	r := Reservation{Vendor: accel.NVIDIA, Form: accel.Shared, Instances: []string{"c1.0"}, Cards: []Card{{UUID: "GPU-a", Units: 1}}}
+	if err := MarkReserved(dir, r, at); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Reserved(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]time.Time{"GPU-a": at}, got); diff != "" {
+		t.Errorf("reserved (-want +got):\n%s", diff)
+	}
+	if leases, err := Leases(dir); err != nil || len(leases) != 0 {
+		t.Errorf("a mark is no lease: %v, %v", leases, err)
+	}
+	name, value, err := r.Env()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // taking over again is harmless
+		if err := TakeReserved(dir, map[string]string{name: value, "PATH": "/bin"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Reserved(dir); err != nil || len(got) != 0 {
+		t.Errorf("after the take-over: %v, %v", got, err)
+	}
+}

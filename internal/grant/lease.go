@@ -38,10 +38,15 @@ func WriteLease(dir string, l Lease) error {
 	if l.TaskID == "" {
 		return errors.New("write lease: it has no task id")
 	}
+	return writeFile(dir, leasePath(dir, l.TaskID), l)
+}
+
+// writeFile writes a value as JSON, whole or not at all.
+func writeFile(dir, path string, value any) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make lease folder: %w", err)
 	}
-	body, err := json.Marshal(l)
+	body, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("encode lease: %w", err)
 	}
@@ -54,7 +59,7 @@ func WriteLease(dir string, l Lease) error {
 	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return fmt.Errorf("write lease: %w", err)
 	}
-	if err := os.Rename(tmp.Name(), leasePath(dir, l.TaskID)); err != nil {
+	if err := os.Rename(tmp.Name(), path); err != nil {
 		return fmt.Errorf("write lease: %w", err)
 	}
 	return nil
@@ -71,32 +76,42 @@ func RemoveLease(dir, taskID string) error {
 // Leases reads every lease in dir. A folder that does not exist holds none. A file that cannot be read is
 // reported as an error beside the leases that can, because a card with an unreadable lease may be in use.
 func Leases(dir string) ([]Lease, error) {
+	var leases []Lease
+	err := readFiles(dir, leaseSuffix, func(body []byte) error {
+		var l Lease
+		if err := json.Unmarshal(body, &l); err != nil {
+			return err
+		}
+		leases = append(leases, l)
+		return nil
+	})
+	return leases, err
+}
+
+// readFiles hands every file of dir with the suffix to read, and joins what went wrong.
+func readFiles(dir, suffix string, read func([]byte) error) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read leases: %w", err)
+		return fmt.Errorf("read leases: %w", err)
 	}
-	var leases []Lease
 	var problems []error
 	for _, e := range entries {
-		if e.IsDir() || !strings.HasSuffix(e.Name(), leaseSuffix) {
+		if e.IsDir() || !strings.HasSuffix(e.Name(), suffix) {
 			continue
 		}
 		body, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
-		var l Lease
 		if err == nil {
-			err = json.Unmarshal(body, &l)
+			err = read(body)
 		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("read lease %s: %w", e.Name(), err))
-			continue
 		}
-		leases = append(leases, l)
 	}
-	return leases, errors.Join(problems...)
+	return errors.Join(problems...)
 }

@@ -86,7 +86,7 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 	}
 	if len(r.Cards) > 0 {
 		lease := grant.Lease{TaskID: id, AllocID: p.cfg.GetAllocId(), Cards: r.Cards, Since: time.Now().UTC()}
-		if err := grant.WriteLease(s.leasesDir(), lease); err != nil {
+		if err := errors.Join(grant.WriteLease(s.leasesDir(), lease), grant.TakeReserved(s.leasesDir(), p.cfg.GetDeviceEnv())); err != nil {
 			return supervisor.Status{}, err
 		}
 	}
