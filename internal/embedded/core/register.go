@@ -56,10 +56,17 @@ func (c *Core) Register(req *api.JobRegisterRequest) (*api.JobRegisterResponse, 
 }
 
 // admit brings a job into the form the engine keeps, and refuses what can not run.
-func (c *Core) admit(j *api.Job) error {
+func (c *Core) admit(j *api.Job) (err error) {
 	if j == nil {
 		return Bad("Job must be specified")
 	}
+	// The API's own canonicalization takes some things for granted that a body need not have.
+	defer func() {
+		if p := recover(); p != nil {
+			c.log.Debug("job not canonicalized", "panic", p)
+			err = Bad("Job can not be read: a block of it lacks what it needs (%v)", p)
+		}
+	}()
 	canonicalize(j)
 	return validate(j, c.pools())
 }

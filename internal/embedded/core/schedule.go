@@ -98,7 +98,14 @@ func (c *Core) input(r state.Reader, e *api.Evaluation, j *api.Job) scheduler.In
 	return in
 }
 
-func (c *Core) process(id string) error {
+// process works on one evaluation. A fault in it costs the evaluation, not the engine.
+func (c *Core) process(id string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.log.Error("evaluation failed", "eval_id", id, "panic", p)
+			err = c.fail(id)
+		}
+	}()
 	return c.store.Update(func(tx *state.Tx) error {
 		old := tx.Eval(id)
 		if old == nil || (old.Status != api.EvalStatusPending && old.Status != api.EvalStatusBlocked) {
@@ -112,6 +119,19 @@ func (c *Core) process(id string) error {
 		}
 		c.apply(tx, in, &plan)
 		c.finish(tx, in, &e, &plan)
+		return nil
+	})
+}
+
+func (c *Core) fail(id string) error {
+	return c.store.Update(func(tx *state.Tx) error {
+		old := tx.Eval(id)
+		if old == nil {
+			return nil
+		}
+		e := *old
+		e.Status, e.StatusDescription, e.ModifyTime = api.EvalStatusFailed, "the scheduler failed on it: the engine's log has the reason", c.now().UnixNano()
+		tx.PutEval(&e)
 		return nil
 	})
 }

@@ -7,9 +7,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -163,7 +166,40 @@ func (q *request) decode(out any) error {
 	if err := json.Unmarshal(body, out); err != nil {
 		return core.Bad("%s", err)
 	}
+	var tree any
+	if err := json.Unmarshal(body, &tree); err != nil {
+		return core.Bad("%s", err)
+	}
+	if path := nullItem(tree, ""); path != "" {
+		return core.Bad("%s is null: leave the item out of the list, or write it", path)
+	}
 	return nil
+}
+
+// nullItem finds a null in a list, which no list of the API may have, and returns its path.
+func nullItem(v any, path string) string {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			if k == "Config" {
+				continue // a task's config is its driver's business
+			}
+			if found := nullItem(v[k], strings.TrimPrefix(path+"."+k, ".")); found != "" {
+				return found
+			}
+		}
+	case []any:
+		for i, x := range v {
+			at := fmt.Sprintf("%s[%d]", path, i)
+			if x == nil {
+				return at
+			}
+			if found := nullItem(x, at); found != "" {
+				return found
+			}
+		}
+	}
+	return ""
 }
 
 // decodeIfAny reads a JSON body where one may be left out.

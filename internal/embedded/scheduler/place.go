@@ -33,17 +33,40 @@ func (r *run) placeAll(g *api.TaskGroup, wanted []want, u *api.DesiredUpdates) {
 			r.plan.Place = append(r.plan.Place, a)
 			continue
 		}
-		r.plan.Queued[name]++
-		if failed := r.plan.Failed[name]; failed != nil {
-			failed.CoalescedFailures++
-		} else {
-			r.plan.Failed[name] = metric
-		}
+		r.unplaced(g, 1, metric)
 		if w.update {
 			r.plan.Stop = slices.DeleteFunc(r.plan.Stop, func(s Stop) bool { return s.Alloc.ID == w.previous.ID })
 			delete(r.stopped, w.previous.ID)
 		}
 	}
+}
+
+// placeNew places so many more allocations of a group. The first that finds no room stands for the rest: none of
+// them asks for less.
+func (r *run) placeNew(g *api.TaskGroup, missing int, taken names, u *api.DesiredUpdates) {
+	u.Place += uint64(missing)
+	index := 0
+	for i := range missing {
+		index = taken.next(index)
+		a, metric := r.place(g, want{name: AllocName(r.Job, *g.Name, index)})
+		if a == nil {
+			r.unplaced(g, missing-i, metric)
+			return
+		}
+		r.plan.Place = append(r.plan.Place, a)
+		index++
+	}
+}
+
+// unplaced counts allocations that found no room.
+func (r *run) unplaced(g *api.TaskGroup, n int, metric *api.AllocationMetric) {
+	r.plan.Queued[*g.Name] += n
+	if failed := r.plan.Failed[*g.Name]; failed != nil {
+		failed.CoalescedFailures += n
+		return
+	}
+	metric.CoalescedFailures = n - 1
+	r.plan.Failed[*g.Name] = metric
 }
 
 // option is one node on which an allocation fits.

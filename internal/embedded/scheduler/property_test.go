@@ -99,7 +99,7 @@ func TestSchedule_NeverGivesAnythingTwice(t *testing.T) {
 				w.evaluate()
 				checkCount(t, w)
 			},
-			"settle":   func(*rapid.T) { w.settle() },
+			"settle": func(*rapid.T) { w.settle() },
 			"end some": func(*rapid.T) {
 				for id, a := range w.allocs {
 					if a.DesiredStatus != "run" && a.ClientStatus == "running" {

@@ -142,10 +142,8 @@ func (r *run) group(g *api.TaskGroup, allocs []*api.Allocation) {
 		wanted = append(wanted, want{name: a.Name, previous: a, update: true})
 	}
 	missing := count - len(s.keep) - len(s.later) - len(s.migrate) - len(s.lost) - len(s.replace)
-	for range max(0, missing) {
-		wanted = append(wanted, want{name: taken.next(r.Job, g)})
-	}
 	r.placeAll(g, wanted, u)
+	r.placeNew(g, max(0, missing), taken, u)
 }
 
 // trim stops up to excess allocations of a list, highest names first, doubles before others.
@@ -203,13 +201,12 @@ func (r *run) stillFits(g *api.TaskGroup, a *api.Allocation) bool {
 // names counts the allocations of each index of a group.
 type names map[int]int
 
-func (n names) next(j *api.Job, g *api.TaskGroup) string {
-	for i := 0; ; i++ {
-		if n[i] == 0 {
-			n[i]++
-			return AllocName(j, *g.Name, i)
-		}
+// next is the lowest free index from one on.
+func (n names) next(from int) int {
+	for n[from] > 0 {
+		from++
 	}
+	return from
 }
 
 // AllocName is the name of the i-th allocation of a group.

@@ -25,6 +25,10 @@ func (tx *Tx) settleStatus() {
 		next := *j
 		next.Status, next.ModifyIndex = &status, new(tx.Index)
 		tx.setJob(&next)
+		if j != tx.Reader.s.jobs.rows[jobKey(j)] {
+			continue // the transaction has an event of the job already
+		}
+		tx.event("Job", "EvaluationUpdated", id[1], id[0], nil, "Job", &next)
 	}
 }
 
