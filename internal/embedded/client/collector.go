@@ -26,7 +26,7 @@ const (
 	collectorReady = "ready\n"
 	collectorStart = 10 * time.Second
 	// drainWait is how long a collector that was told to end waits for more output.
-	drainWait = 100 * time.Millisecond
+	drainWait = 20 * time.Millisecond
 )
 
 // collectorSpec is what one log collector does: the two pipes of a task, and where and how large its files are.
@@ -101,35 +101,57 @@ func collect(spec collectorSpec) error {
 	return errors.Join(<-errs, <-errs)
 }
 
-// drain copies until stop is closed and nothing has come for drainWait.
+// drain copies until stop is closed, and then what is left in the pipe.
 func drain(pipe *os.File, out io.Writer, stop <-chan struct{}) error {
 	go func() {
 		<-stop
-		// Wakes the read that waits; the loop sets deadlines of its own from here on.
-		pipe.SetReadDeadline(time.Now())
+		pipe.SetReadDeadline(time.Now()) // wakes the read below
 	}()
-	buf := make([]byte, 64<<10)
-	stopping := false
-	for {
-		if stopping {
-			if err := pipe.SetReadDeadline(time.Now().Add(drainWait)); err != nil {
-				return err
-			}
+	write := func(b []byte) {
+		if _, err := out.Write(b); err != nil {
+			// A full disk must not stop the task: its output is read on and dropped.
+			fmt.Fprintln(os.Stderr, err)
 		}
+	}
+	buf := make([]byte, 64<<10)
+	for {
 		n, err := pipe.Read(buf)
-		if n > 0 {
-			if _, err := out.Write(buf[:n]); err != nil {
-				// A full disk must not stop the task: its output is read on and dropped.
-				fmt.Fprintln(os.Stderr, err)
-			}
+		write(buf[:n])
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := pipe.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	raw, err := pipe.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for last := false; ; {
+		var n int
+		var readErr error
+		// Read without waiting: a deadline may pass before the first read on a busy machine.
+		if err := raw.Read(func(fd uintptr) bool {
+			n, readErr = syscall.Read(int(fd), buf)
+			return true
+		}); err != nil {
+			return err
 		}
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && stopping:
+		case n > 0:
+			write(buf[:n])
+		case readErr != nil && !errors.Is(readErr, syscall.EAGAIN) && !errors.Is(readErr, syscall.EINTR):
+			return readErr
+		case last:
 			return nil
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			stopping = true
-		case err != nil:
-			return err
+		default:
+			// One look more, for a writer that forwards the output of something else.
+			last = true
+			time.Sleep(drainWait)
 		}
 	}
 }

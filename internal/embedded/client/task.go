@@ -165,21 +165,25 @@ func (t *taskRunner) run(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	stopWatch()
-	if t.logs != nil {
-		t.logs.stop()
-	}
 	t.done.open()
 	t.alloc.taskDied(t)
 }
 
 // die marks a task dead that never ran.
 func (t *taskRunner) die(failed bool) {
-	t.update(func(s *taskState) {
-		s.State.State, s.State.Failed, s.State.FinishedAt = taskDead, failed, time.Now().UTC()
-	})
+	t.end(failed)
 	t.done.open()
 	t.alloc.taskDied(t)
+}
+
+// end marks the task dead for good. Its log is whole by then: who hears of the death may read it.
+func (t *taskRunner) end(failed bool, events ...*api.TaskEvent) {
+	if t.logs != nil {
+		t.logs.stop()
+	}
+	t.update(func(s *taskState) {
+		s.State.State, s.State.Failed, s.State.FinishedAt = taskDead, failed, time.Now().UTC()
+	}, events...)
 }
 
 // recover finds a task again that an earlier engine started. A task that cannot be found is made sure to be gone.
@@ -287,16 +291,12 @@ func (t *taskRunner) started(h *driverpb.TaskHandle, cfg *driverpb.TaskConfig, i
 func (t *taskRunner) startFailed(ctx context.Context, err error) bool {
 	var setup *setupError
 	if errors.As(err, &setup) {
-		t.update(func(s *taskState) {
-			s.State.State, s.State.Failed, s.State.FinishedAt = taskDead, true, time.Now().UTC()
-		}, eventSetupFailure(err), eventNotRestarting("Error was unrecoverable"))
+		t.end(true, eventSetupFailure(err), eventNotRestarting("Error was unrecoverable"))
 		return false
 	}
 	t.event(eventDriverFailure(err))
 	if !nomadplugin.IsRecoverable(err) {
-		t.update(func(s *taskState) {
-			s.State.State, s.State.Failed, s.State.FinishedAt = taskDead, true, time.Now().UTC()
-		}, eventNotRestarting("Error was unrecoverable"))
+		t.end(true, eventNotRestarting("Error was unrecoverable"))
 		return false
 	}
 	return t.again(ctx, false)
@@ -368,9 +368,7 @@ func (t *taskRunner) again(ctx context.Context, success bool) bool {
 		if v.failed {
 			events = append(events, eventNotRestarting(v.reason))
 		}
-		t.update(func(s *taskState) {
-			s.State.State, s.State.Failed, s.State.FinishedAt = taskDead, v.failed, time.Now().UTC()
-		}, events...)
+		t.end(v.failed, events...)
 		return false
 	}
 	t.update(func(s *taskState) {
@@ -393,9 +391,7 @@ func (t *taskRunner) again(ctx context.Context, success bool) bool {
 }
 
 func (t *taskRunner) finishKill(err error) {
-	t.update(func(s *taskState) {
-		s.State.State, s.State.FinishedAt = taskDead, time.Now().UTC()
-	}, eventKilled(err))
+	t.end(false, eventKilled(err))
 }
 
 // wait blocks until the task has ended. When the driver's process ends meanwhile, the next one takes the task over.
