@@ -149,6 +149,11 @@ func (e *Engine) Import(ctx context.Context, tar io.Reader, ref string, changes 
 	return readPull(body, nil)
 }
 
+// Tag gives an image another name.
+func (e *Engine) Tag(ctx context.Context, ref, name string) error {
+	return e.fault("tag image "+ref, e.cli.ImageTag(ctx, ref, name))
+}
+
 // Create makes a container and returns its id.
 func (e *Engine) Create(ctx context.Context, c Container) (string, error) {
 	config, host, err := translate(c)

@@ -63,12 +63,9 @@ func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (shar
 			Vendor: h.brand, UUID: h.card.UUID, Model: h.card.Model, Index: h.card.Index, PCIAddress: h.card.PCI, Form: h.form,
 		})
 		s.nodes = append(s.nodes, h.card.Nodes...)
-		if m := h.memoryMiB(); s.memoryMiB == 0 || m < s.memoryMiB {
-			s.memoryMiB = m
-		}
 	}
 	if len(cards) > 0 {
-		s.qos = derivedQoS(cards)
+		s.memoryMiB, s.qos = leastMemoryMiB(cards), derivedQoS(cards)
 	}
 	if tc.Grant == "" {
 		if tc.Accelerator != nil {
@@ -107,6 +104,15 @@ func gather(reservations []grant.Reservation) []held {
 		}
 	}
 	return cards
+}
+
+// leastMemoryMiB is what the task holds on every one of its cards; 0 when that is not known of one.
+func leastMemoryMiB(cards []held) uint64 {
+	least := cards[0].memoryMiB()
+	for _, h := range cards {
+		least = min(least, h.memoryMiB())
+	}
+	return least
 }
 
 // derivedQoS says what keeps the weakest of the cards' shares apart when no grant says it.

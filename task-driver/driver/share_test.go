@@ -154,13 +154,14 @@ func TestAdmit_Accepts(t *testing.T) {
 			r.Instances = []string{"other"}
 			return r
 		}()}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"any brand":            {grant: func(g *grant.Grant) { g.Vendors = nil }, devices: []grant.Reservation{slicesOf(accel.Hygon, "H-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"a dispatched child":   {job: "llm/dispatch-1700000000-ab12cd34", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"a periodic child":     {job: "llm/periodic-1700000000", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"device blocks alone":  {none: true, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 5)}, want: share{memoryMiB: 5120, qos: accel.Bronze}},
-		"whole cards alone":    {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1", "A-2")}, want: share{memoryMiB: 65536, qos: accel.Gold}},
-		"no accelerator":       {none: true},
-		"two brands in a task": {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1"), whole(accel.NVIDIA, "GPU-1")}, want: share{memoryMiB: 65536, qos: accel.Gold}},
+		"any brand":             {grant: func(g *grant.Grant) { g.Vendors = nil }, devices: []grant.Reservation{slicesOf(accel.Hygon, "H-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a dispatched child":    {job: "llm/dispatch-1700000000-ab12cd34", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a periodic child":      {job: "llm/periodic-1700000000", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"device blocks alone":   {none: true, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 5)}, want: share{memoryMiB: 5120, qos: accel.Bronze}},
+		"whole cards alone":     {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1", "A-2")}, want: share{memoryMiB: 65536, qos: accel.Gold}},
+		"no accelerator":        {none: true},
+		"memory unknown of one": {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1"), {Vendor: accel.AMD, Form: accel.Whole, Instances: []string{"X"}, Cards: []grant.Card{{UUID: "X", Units: 1}}}, whole(accel.Hygon, "H-1")}, want: share{qos: accel.Gold}},
+		"two brands in a task":  {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1"), whole(accel.NVIDIA, "GPU-1")}, want: share{memoryMiB: 65536, qos: accel.Gold}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -64,11 +66,25 @@ func Real(t testing.TB) string {
 	if err := archive.Close(); err != nil {
 		t.Fatal(err)
 	}
+	now, nowErr := engine.ImageID(ctx, Image)
+	same, sameErr := engine.ImageID(ctx, loaded())
+	if nowErr == nil && sameErr == nil && now == same {
+		return host // a test run before this one loaded the same program
+	}
 	changes := []string{`ENTRYPOINT ["/hftask"]`, "ENV NVIDIA_VISIBLE_DEVICES=all", "ENV FROM_IMAGE=yes"}
 	if err := engine.Import(ctx, &image, Image, changes); err != nil {
 		t.Fatal(err)
 	}
+	if err := engine.Tag(ctx, Image, loaded()); err != nil {
+		t.Fatal(err)
+	}
 	return host
+}
+
+// loaded is a name of the image that changes with its program.
+func loaded() string {
+	sum := sha256.Sum256(program)
+	return "heteroflow-test/hftask:" + hex.EncodeToString(sum[:6])
 }
 
 func build() ([]byte, error) {
