@@ -93,6 +93,38 @@ func canonicalize(j *api.Job) {
 	if *j.Namespace == "" {
 		j.Namespace = new(api.DefaultNamespace)
 	}
+	fill(&j.DispatchIdempotencyToken)
+	for _, g := range j.TaskGroups {
+		fill(&g.PreventRescheduleOnLost)
+		hostNetworks(g.Networks)
+		for _, t := range g.Tasks {
+			if r := t.Resources; r != nil {
+				for _, p := range []**int{&r.DiskMB, &r.IOPS, &r.MemoryMaxMB, &r.SecretsMB} {
+					fill(p)
+				}
+				hostNetworks(r.Networks)
+			}
+		}
+	}
+}
+
+// fill sets what is unset to its zero value, as a server keeps it.
+func fill[T any](p **T) {
+	if *p == nil {
+		*p = new(T)
+	}
+}
+
+func hostNetworks(networks []*api.NetworkResource) {
+	for _, n := range networks {
+		for _, ports := range [][]api.Port{n.ReservedPorts, n.DynamicPorts} {
+			for i := range ports {
+				if ports[i].HostNetwork == "" {
+					ports[i].HostNetwork = "default"
+				}
+			}
+		}
+	}
 }
 
 func enforce(old *api.Job, index uint64) error {

@@ -131,7 +131,11 @@ func (r *run) group(g *api.TaskGroup, allocs []*api.Allocation) {
 		u.RescheduleNow++
 		wanted = append(wanted, want{name: a.Name, previous: a, reschedule: true})
 	}
+	missing := count - len(s.keep) - len(s.later) - len(s.migrate) - len(s.lost) - len(s.replace)
 	limit := r.parallel(g)
+	if r.rolling(g) != nil {
+		limit = max(0, limit-max(0, missing)) // what is new is on its way to health first
+	}
 	for i, a := range destructive {
 		if i >= limit {
 			u.Ignore++
@@ -141,7 +145,6 @@ func (r *run) group(g *api.TaskGroup, allocs []*api.Allocation) {
 		u.DestructiveUpdate++
 		wanted = append(wanted, want{name: a.Name, previous: a, update: true})
 	}
-	missing := count - len(s.keep) - len(s.later) - len(s.migrate) - len(s.lost) - len(s.replace)
 	r.placeAll(g, wanted, u)
 	r.placeNew(g, max(0, missing), taken, u)
 }

@@ -442,6 +442,21 @@ func TestSchedule_RollsByMaxParallel(t *testing.T) {
 	}
 }
 
+func TestSchedule_NewOnesGoFirstInARollingUpdate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(3, node("n", 10000, 10000))
+	w.register(job("service", 2))
+	w.evaluate()
+	w.settle()
+	next := job("service", 3)
+	next.Meta = map[string]string{"a": "b"}
+	w.register(next)
+	// Recorded from Nomad 2.0.5: "1 create, 2 ignore".
+	if got := outcome(w.evaluate()); got != "placed 1 stopped 0 in-place 0 ignored 2" {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestSchedule_RollingOnAFullCardStopsFirst(t *testing.T) {
 	t.Parallel()
 	w := newWorld(3, node("n", 10000, 10000, "nvidia/vgpu/A-1=80"))
