@@ -25,6 +25,7 @@ type View struct {
 	mu    sync.Mutex
 	taken map[watch.PoolKey]int // nil when it has to be read
 	round uint64                // counts what made the copy old
+	busy  int                   // changes under way, of which a reader cannot tell whether it saw them
 }
 
 // New makes a view that has read nothing yet.
@@ -56,24 +57,32 @@ func (v *View) Taken(ctx context.Context) (taken map[watch.PoolKey]int, cached b
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.round == round {
+	if v.round == round && v.busy == 0 {
 		v.taken = taken
 	}
 	return taken, false, nil
 }
 
-// Replace notes that claims took the place of others.
-func (v *View) Replace(before, after []store.Claim) {
+// Change does a change of the ledger in which claims take the place of others, and notes it when it went well.
+func (v *View) Change(before, after []store.Claim, do func() error) error {
+	v.mu.Lock()
+	v.busy++
+	v.round++
+	v.mu.Unlock()
+	err := do()
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	v.busy--
 	v.round++
-	if v.taken == nil {
-		return
+	if err != nil || v.taken == nil {
+		v.taken = nil
+		return err
 	}
 	next := maps.Clone(v.taken) // others may be reading the old one
 	addTo(next, before, -1)
 	addTo(next, after, 1)
 	v.taken = next
+	return nil
 }
 
 // Without is taken without some claims.

@@ -58,6 +58,8 @@ func reasonOf(err error) string {
 		return "no answer in time"
 	case strings.Contains(text, "no leader"), strings.Contains(text, "No cluster leader"):
 		return "no leader"
+	case strings.Contains(text, "not read yet"):
+		return "its nodes and allocations are not read yet"
 	}
 	return "it does not answer"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -77,7 +78,7 @@ func assemble(ctx context.Context, c Config, db *store.Store) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
-	checks, err := checksOf(c, nomad, db)
+	checks, err := checksOf(c, nomad, world, db)
 	if err != nil {
 		return nil, err
 	}
@@ -104,8 +105,17 @@ func split(nomadAPI, ownAPI http.Handler) http.Handler {
 	})
 }
 
-func checksOf(c Config, nomad *nomadapi.Client, db *store.Store) ([]rest.Check, error) {
-	checks := []rest.Check{{Name: "nomad", Ping: nomad.Ping}, {Name: "database", Ping: db.Ping}}
+func checksOf(c Config, nomad *nomadapi.Client, world *watch.World, db *store.Store) ([]rest.Check, error) {
+	readNomad := func(ctx context.Context) error {
+		if err := nomad.Ping(ctx); err != nil {
+			return err
+		}
+		if !world.IsReady() {
+			return errors.New("its nodes and allocations are not read yet")
+		}
+		return nil
+	}
+	checks := []rest.Check{{Name: "nomad", Ping: readNomad}, {Name: "database", Ping: db.Ping}}
 	if c.ConsulAddr == "" {
 		return checks, nil
 	}

@@ -144,7 +144,10 @@ func startService(t testing.TB, nomadAddr string, opts ...option) *service {
 // ready waits until the service knows the cluster.
 func (s *service) ready(cards int) *service {
 	s.t.Helper()
-	eventually(s.t, fmt.Sprintf("the service sees %d cards", cards), func() bool { return len(s.gpus()) == cards })
+	eventually(s.t, fmt.Sprintf("the service sees %d cards", cards), func() bool {
+		status, _ := s.get("/ready")
+		return status == http.StatusOK && len(s.gpus()) == cards
+	})
 	return s
 }
 

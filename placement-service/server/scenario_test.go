@@ -197,8 +197,14 @@ func TestWaitingJob_CanBeStoppedChangedAndSeen(t *testing.T) {
 	s.runs("big", 1)
 	s.register(share("team/late", 1, "30GiB"))
 	for what, check := range map[string]func() (int, error){
-		"allocations": func() (int, error) { l, _, err := s.nomad.Jobs().Allocations("team/late", false, nil); return len(l), err },
-		"deployments": func() (int, error) { l, _, err := s.nomad.Jobs().Deployments("team/late", false, nil); return len(l), err },
+		"allocations": func() (int, error) {
+			l, _, err := s.nomad.Jobs().Allocations("team/late", false, nil)
+			return len(l), err
+		},
+		"deployments": func() (int, error) {
+			l, _, err := s.nomad.Jobs().Deployments("team/late", false, nil)
+			return len(l), err
+		},
 	} {
 		if n, err := check(); n != 0 || err != nil {
 			t.Errorf("%s of the waiting job are %d, %v; want none", what, n, err)

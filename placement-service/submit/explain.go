@@ -21,7 +21,7 @@ func (s *Submitter) Explain(ctx context.Context, row store.Job) (d engine.Decisi
 	if err != nil {
 		return engine.Decision{}, true, err
 	}
-	found, err := s.replacement(ctx, sub.placing(row, older, true))
+	found, err := s.placeGroups(ctx, sub.placing(row, older), allGroups(sub.reading))
 	if err != nil || found.decision == nil {
 		return engine.Decision{}, true, err
 	}

@@ -23,8 +23,13 @@ type placing struct {
 	reading admission.Reading
 	prev    store.Job
 	older   admission.Injection // of the running decision; no groups when there is none
-	dry     bool                // decide only
+	// claim takes the job's row for what was decided, before anything is reserved, so that of two who try the same
+	// job one stops. Nil only decides.
+	claim func(context.Context, placed) error
 }
+
+// errTaken says that the job's row was changed since it was read.
+var errTaken = errors.New("the job was changed meanwhile")
 
 // placed is what came of it.
 type placed struct {
@@ -35,13 +40,32 @@ type placed struct {
 	reservation string // id; empty when nothing had to be reserved
 }
 
+// claim takes the row for a decision: from here on the job is on its way to Nomad.
+func (s *Submitter) claim(row *store.Job) func(context.Context, placed) error {
+	return func(ctx context.Context, found placed) error {
+		next := *row
+		if err := setInjection(&next, found); err != nil {
+			return err
+		}
+		next.State, next.ReasonCode, next.Reason = store.JobSubmitting, "", ""
+		stored, err := s.put(ctx, next)
+		if errors.Is(err, store.ErrConflict) {
+			return errTaken
+		}
+		if err == nil {
+			*row = stored
+		}
+		return err
+	}
+}
+
 // repeated reports whether nothing had to be decided.
 func (p placed) repeated() bool { return p.job != nil && p.decision == nil }
 
 // placeTries is how often a decision is repeated when others took its room meanwhile.
 const placeTries = 8
 
-// place decides and reserves. What does not fit comes back without a job and with the decision that says why.
+// place decides, claims the row and reserves. store.ErrConflict says that the row was changed. What does not fit comes back without a job and with the decision that says why.
 func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 	out, stale := p.job, allGroups(p.reading)
 	if len(p.older.Groups) > 0 {
@@ -53,12 +77,19 @@ func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 	if !s.World.IsReady() {
 		return notReady(), nil
 	}
+	return s.placeGroups(ctx, p, stale)
+}
+
+// placeGroups is place for some groups, whether or not they have a running decision.
+func (s *Submitter) placeGroups(ctx context.Context, p placing, groups []string) (placed, error) {
 	s.deciding.Lock()
 	defer s.deciding.Unlock()
 	for try := range placeTries {
-		result, err := s.placeOnce(ctx, p, stale)
+		result, err := s.placeOnce(ctx, p, groups)
 		var full *store.NoRoomError
 		switch {
+		case errors.Is(err, errTaken):
+			return placed{}, store.ErrConflict
 		case errors.As(err, &full), errors.Is(err, store.ErrConflict):
 			s.metrics.conflicts.Inc()
 			s.log.Debug("decision lost a race", "job_id", p.key.ID, "try", try+1, "error", err)
@@ -117,16 +148,24 @@ func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (p
 		return placed{}, fmt.Errorf("write the decision into job %s: no plan for groups %v", p.key.ID, missing)
 	}
 	result := placed{job: job, injection: injection, decision: &decision, request: request}
-	if claims := append(kept, confirmed(claimsOf(decision), given)...); !p.dry && len(claims) > 0 {
+	if p.claim == nil {
+		return result, nil
+	}
+	if err := p.claim(ctx, result); err != nil {
+		return placed{}, err
+	}
+	if claims := append(kept, confirmed(claimsOf(decision), given)...); len(claims) > 0 {
 		result.reservation = store.NewID()
-		err := s.Store.Reserve(ctx, store.Reservation{
-			ID: result.reservation, Replaces: open.ID, Tenant: p.tenant, Namespace: p.key.Namespace, JobID: p.key.ID,
-			Claims: claims, ExpiresAt: s.Clock.Now().Add(reservationLife),
+		err := s.Ledger.Change(open.Claims, claims, func() error {
+			return s.Store.Reserve(ctx, store.Reservation{
+				ID: result.reservation, Replaces: open.ID, Tenant: p.tenant, Namespace: p.key.Namespace, JobID: p.key.ID,
+				Claims: claims, ExpiresAt: s.Clock.Now().Add(reservationLife),
+			})
 		})
 		if err != nil {
 			return placed{}, err
 		}
-		s.Ledger.Replace(open.Claims, claims)
+		s.log.Debug("room reserved", "job_id", p.key.ID, "reservation", result.reservation, "replaces", open.ID, "claims", len(claims), "first", claims[0].Group)
 	}
 	return result, nil
 }

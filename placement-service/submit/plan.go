@@ -30,7 +30,7 @@ func (s *Submitter) Plan(ctx context.Context, caller Caller, env Tree) (Tree, er
 	}
 	found := placed{job: sub.clean}
 	if sub.reading.Asks() {
-		if found, err = s.place(ctx, sub.placing(row, older, true)); err != nil {
+		if found, err = s.place(ctx, sub.placing(row, older)); err != nil {
 			return nil, err
 		}
 	}

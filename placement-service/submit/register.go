@@ -78,7 +78,7 @@ func (s *Submitter) register(ctx context.Context, caller Caller, key watch.JobKe
 	if err != nil {
 		return Result{}, err
 	}
-	older, err := runningInjection(sub.prev)
+	older, reservation, err := s.decided(ctx, key, sub.prev)
 	if err != nil {
 		return Result{}, err
 	}
@@ -87,8 +87,13 @@ func (s *Submitter) register(ctx context.Context, caller Caller, key watch.JobKe
 	defer cancel()
 	found := placed{job: sub.clean}
 	if sub.reading.Asks() {
-		if found, err = s.place(ctx, sub.placing(row, older, false)); err != nil {
+		p := sub.placing(row, older)
+		p.claim = s.claim(&row)
+		if found, err = s.place(ctx, p); err != nil {
 			return Result{}, err
+		}
+		if found.repeated() {
+			found.reservation = reservation
 		}
 	}
 	if found.job == nil {
@@ -134,8 +139,8 @@ func keyOf(env Tree) (watch.JobKey, error) {
 	return watch.JobKey{Namespace: namespace, ID: id}, nil
 }
 
-func (sub submission) placing(row store.Job, older admission.Injection, dry bool) placing {
-	return placing{key: sub.key, tenant: row.Tenant, job: sub.clean, reading: sub.reading, prev: sub.prev, older: older, dry: dry}
+func (sub submission) placing(row store.Job, older admission.Injection) placing {
+	return placing{key: sub.key, tenant: row.Tenant, job: sub.clean, reading: sub.reading, prev: sub.prev, older: older}
 }
 
 // row is the job's row with the new spec; its state is not set yet.
@@ -181,13 +186,21 @@ func priorityOf(job Tree) int {
 func (s *Submitter) hold(ctx context.Context, sub submission, row store.Job, found placed) (Result, error) {
 	refusal := refusalOf(found)
 	if refusal.Never {
-		return Result{}, &Refused{Code: string(refusal.Code), Text: refusal.Sentence}
+		err := error(&Refused{Code: string(refusal.Code), Text: refusal.Sentence})
+		if row.Version != sub.prev.Version {
+			err = errors.Join(err, s.restore(ctx, sub.prev, row))
+		}
+		return Result{}, err
 	}
 	if err := s.checkIndex(ctx, sub); err != nil {
 		return Result{}, err
 	}
-	changed := row.State != store.JobWaiting || row.ReasonCode != string(refusal.Code)
+	changed := sub.prev.State != store.JobWaiting || row.ReasonCode != string(refusal.Code)
 	row.State, row.ReasonCode, row.Reason = store.JobWaiting, string(refusal.Code), refusal.Sentence
+	row.Injection = nil // what was decided and lost its room does not count, what runs does
+	if sub.prev.State != store.JobStopped && sub.prev.State != store.JobSubmitting {
+		row.Injection = sub.prev.Injection
+	}
 	if row.EvalID == "" {
 		row.EvalID = newEvalID()
 	}

@@ -42,16 +42,19 @@ func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, e
 	if err != nil {
 		return true, err
 	}
-	p := sub.placing(row, older, true)
-	found, err := s.replacement(ctx, p)
+	p, groups := sub.placing(row, older), allGroups(sub.reading)
+	found, err := s.placeGroups(ctx, p, groups)
 	if err != nil || found.job == nil {
 		return false, err
 	}
 	if !differ(older, found.injection) {
 		return true, nil // Nomad has the right nodes; what it lacks is not ours to give
 	}
-	p.dry = false
-	if found, err = s.replacement(ctx, p); err != nil || found.job == nil {
+	p.claim = s.claim(&row)
+	if found, err = s.placeGroups(ctx, p, groups); err != nil || found.job == nil {
+		if row.Version != sub.prev.Version {
+			err = errors.Join(err, s.restore(ctx, sub.prev, row))
+		}
 		return false, err
 	}
 	// Only if nobody registered it since.
@@ -65,22 +68,6 @@ func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, e
 		s.log.Info("job placed anew", "namespace", key.Namespace, "job_id", key.ID)
 	}
 	return err == nil, err
-}
-
-// replacement decides for all groups of a running job, keeping what runs.
-func (s *Submitter) replacement(ctx context.Context, p placing) (placed, error) {
-	s.deciding.Lock()
-	defer s.deciding.Unlock()
-	for range placeTries {
-		found, err := s.placeOnce(ctx, p, allGroups(p.reading))
-		var full *store.NoRoomError
-		if errors.As(err, &full) || errors.Is(err, store.ErrConflict) {
-			s.Ledger.Invalidate()
-			continue
-		}
-		return found, databaseError(err)
-	}
-	return placed{}, nil
 }
 
 // differ reports whether the newer injection allows a node that the older did not, or other devices.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
@@ -56,53 +57,47 @@ func (s *Submitter) stored(row store.Job) (submission, error) {
 }
 
 func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (bool, error) {
-	if busy, err := s.beingSubmitted(ctx, sub.key); busy || err != nil {
-		return false, err
-	}
 	older, err := runningInjection(row)
 	if err != nil {
 		return true, err
 	}
-	found, err := s.place(ctx, sub.placing(row, older, false))
+	was := row
+	p := sub.placing(row, older)
+	p.claim = s.claim(&row)
+	found, err := s.place(ctx, p)
 	if err != nil {
 		return false, err
 	}
 	if found.job != nil {
-		_, err := s.send(ctx, sub, row, found)
+		result, err := s.send(ctx, sub, row, found)
 		var answer *Answer
 		if errors.As(err, &answer) {
 			return true, s.refuse(ctx, sub.key, answer.Text)
 		}
-		return err == nil, err
+		return err == nil && !result.Waiting, err
 	}
 	refusal := refusalOf(found)
-	if row.Reason != refusal.Sentence {
-		changed := row.ReasonCode != string(refusal.Code)
+	if row.Version != was.Version || was.Reason != refusal.Sentence {
+		row.State, row.Injection = store.JobWaiting, was.Injection
 		row.ReasonCode, row.Reason = string(refusal.Code), refusal.Sentence
 		if _, err := s.put(ctx, row); err != nil {
 			return false, err
 		}
-		if changed {
+		if was.ReasonCode != string(refusal.Code) {
 			s.note(ctx, sub.key, outcomeOf(found), found)
 		}
 	}
 	return false, s.want(ctx, sub.key, found.decision.Switches)
 }
 
-// beingSubmitted reports whether another instance has reserved for the job and is about to send it.
-func (s *Submitter) beingSubmitted(ctx context.Context, key watch.JobKey) (bool, error) {
-	open, err := s.Store.ReservationOf(ctx, key.Namespace, key.ID)
-	if errors.Is(err, store.ErrNotFound) {
-		return false, nil
-	}
-	if err != nil {
-		return false, databaseError(err)
-	}
-	return open.State == store.Reserved, nil
-}
+// inFlight is how long a job that is on its way to Nomad is left to the instance that sends it.
+const inFlight = registerTimeout + 5*time.Second
 
 // resend gives Nomad a job that may or may not have reached it.
 func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (bool, error) {
+	if row.ReasonCode != string(codeUnreachable) && s.Clock.Now().Sub(row.UpdatedAt) < inFlight {
+		return false, nil
+	}
 	stored, err := s.Nomad.Job(ctx, sub.key.Namespace, sub.key.ID)
 	switch {
 	case nomadapi.IsNotFound(err):
@@ -114,11 +109,13 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 	}
 	found := placed{job: sub.clean}
 	if sub.reading.Asks() {
-		older, reservation, err := s.reservedInjection(ctx, sub.key, row)
+		older, reservation, err := s.decided(ctx, sub.key, row)
 		if err != nil {
 			return false, err
 		}
-		if found, err = s.place(ctx, sub.placing(row, older, false)); err != nil {
+		p := sub.placing(row, older)
+		p.claim = s.claim(&row)
+		if found, err = s.place(ctx, p); err != nil {
 			return false, err
 		}
 		if found.repeated() {
@@ -142,18 +139,22 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 	return err == nil && !result.Waiting, err
 }
 
-// reservedInjection is the decision made for a job that was not sent yet and the reservation it holds, as long as it
-// holds one.
-func (s *Submitter) reservedInjection(ctx context.Context, key watch.JobKey, row store.Job) (admission.Injection, string, error) {
-	open, err := s.Store.ReservationOf(ctx, key.Namespace, key.ID)
-	if errors.Is(err, store.ErrNotFound) {
-		return admission.Injection{}, "", nil
-	}
-	if err != nil {
-		return admission.Injection{}, "", databaseError(err)
+// decided is the decision that a job runs under. For one that was not sent yet it counts only as long as its room is
+// reserved, and the reservation's id is returned too.
+func (s *Submitter) decided(ctx context.Context, key watch.JobKey, row store.Job) (admission.Injection, string, error) {
+	reservation := ""
+	if row.State == store.JobSubmitting {
+		open, err := s.Store.ReservationOf(ctx, key.Namespace, key.ID)
+		if errors.Is(err, store.ErrNotFound) {
+			return admission.Injection{}, "", nil
+		}
+		if err != nil {
+			return admission.Injection{}, "", databaseError(err)
+		}
+		reservation = open.ID
 	}
 	in, err := runningInjection(row)
-	return in, open.ID, err
+	return in, reservation, err
 }
 
 // isSame reports whether Nomad runs this very spec.

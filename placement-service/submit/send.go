@@ -17,15 +17,14 @@ import (
 // registerTimeout is how long Nomad may take for one registration before it counts as away.
 const registerTimeout = 15 * time.Second
 
-// send registers a job whose room is reserved.
+// send registers a job whose room is reserved. The row is claimed already when something was decided.
 func (s *Submitter) send(ctx context.Context, sub submission, row store.Job, found placed) (Result, error) {
-	if err := setInjection(&row, found); err != nil {
-		return Result{}, errors.Join(err, s.giveBack(ctx, sub, found))
-	}
-	row.State, row.ReasonCode, row.Reason = store.JobSubmitting, "", ""
-	row, err := s.put(ctx, row)
-	if err != nil {
-		return Result{}, errors.Join(err, s.giveBack(ctx, sub, found))
+	if found.decision == nil {
+		if err := s.claim(&row)(ctx, found); errors.Is(err, errTaken) {
+			return Result{}, store.ErrConflict
+		} else if err != nil {
+			return Result{}, err
+		}
 	}
 	answer, err := s.nomadRegister(ctx, sub, found)
 	switch {

@@ -109,3 +109,10 @@ func (b *evalBook) open(job JobKey) bool {
 	defer b.mu.Unlock()
 	return len(b.openOf[job]) > 0 || b.expected[job] != ""
 }
+
+// ended reports whether the evaluation was seen to its end. Only the latest ones are remembered.
+func (b *evalBook) ended(id string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.done[id]
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
@@ -70,28 +71,156 @@ func (w *Watcher) settleDirty(ctx context.Context) error {
 
 // settle makes the ledger of one job what Nomad's allocations say.
 func (w *Watcher) settle(ctx context.Context, job JobKey) error {
+	coming, err := w.coming(ctx, job)
+	if err != nil {
+		return err
+	}
 	pending := 0
-	if w.evals.open(job) {
+	if coming {
 		pending = allPending
 	}
 	var live []store.Claim
 	for _, a := range w.World.LiveAllocs(job) {
 		live = append(live, a.Claims()...)
 	}
+	held, err := w.Store.ReservationOf(ctx, job.Namespace, job.ID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("read reservation of job %s/%s: %w", job.Namespace, job.ID, err)
+	}
+	if live, err = w.confirm(ctx, job, held, live); err != nil {
+		return err
+	}
 	slices.SortFunc(live, compareClaims)
+	if sameHolding(held, live, coming) {
+		w.settled(job, live, coming)
+		return nil
+	}
+	w.log.Debug("settling", "namespace", job.Namespace, "job_id", job.ID, "live_claims", len(live), "coming", coming)
 	if err := w.Store.Settle(ctx, job.Namespace, job.ID, live, pending); err != nil {
 		return fmt.Errorf("settle job %s/%s: %w", job.Namespace, job.ID, err)
 	}
+	w.settled(job, live, coming)
+	return nil
+}
+
+// settled tells and forgets what follows from a settlement.
+func (w *Watcher) settled(job JobKey, live []store.Claim, coming bool) {
 	if len(live) > 0 {
 		if w.Hooks.Adopted != nil {
 			w.Hooks.Adopted(job)
 		}
-	} else if pending == 0 {
-		w.mu.Lock()
-		delete(w.known, job)
-		w.mu.Unlock()
+		return
 	}
-	return nil
+	if !coming {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.known, job)
+	}
+}
+
+// sameHolding reports whether settling would change nothing. Doing it all the same would be worse than idle: what
+// another instance, which is ahead of this one, confirmed or released in between would be undone.
+func sameHolding(held store.Reservation, live []store.Claim, coming bool) bool {
+	type key struct{ alloc, node, group, task string }
+	units := map[key]int{}
+	for _, c := range held.Claims {
+		if c.AllocID == "" {
+			if !coming && held.State != store.Reserved {
+				return false
+			}
+			continue
+		}
+		units[key{c.AllocID, c.NodeID, c.Group, c.Task}] += c.Units
+	}
+	for _, c := range live {
+		units[key{c.AllocID, c.NodeID, c.Group, c.Task}] -= c.Units
+	}
+	for _, n := range units {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// coming reports whether Nomad may still make allocations for what the job reserved: it has an evaluation to come, or
+// another instance of the service registered it and the end of that evaluation was not seen here yet.
+func (w *Watcher) coming(ctx context.Context, job JobKey) (bool, error) {
+	if w.evals.open(job) {
+		return true, nil
+	}
+	row, err := w.Store.Job(ctx, job.Namespace, job.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read job %s/%s: %w", job.Namespace, job.ID, err)
+	}
+	return row.State == store.JobSubmitted && row.EvalID != "" && !w.evals.ended(row.EvalID), nil
+}
+
+// confirm asks Nomad where this instance and the ledger disagree in a way that another instance, which is ahead of
+// this one, may have brought about: allocations that the ledger has no claim for may have ended, and their room may be
+// another job's by now; allocations that the ledger knows and this instance does not may just have begun.
+func (w *Watcher) confirm(ctx context.Context, job JobKey, held store.Reservation, live []store.Claim) ([]store.Claim, error) {
+	inLedger, inWorld := map[string]bool{}, map[string]bool{}
+	expected := 0
+	for _, c := range held.Claims {
+		if c.AllocID == "" {
+			expected++
+			continue
+		}
+		inLedger[c.AllocID] = true
+	}
+	for _, c := range live {
+		inWorld[c.AllocID] = true
+	}
+	for id := range inWorld {
+		if inLedger[id] {
+			continue
+		}
+		if expected > 0 { // it is what was reserved
+			expected--
+			continue
+		}
+		a, err := w.askFor(ctx, job, id)
+		if err != nil {
+			return nil, err
+		}
+		if a == nil || !a.Live() {
+			live = slices.DeleteFunc(live, func(c store.Claim) bool { return c.AllocID == id })
+		}
+	}
+	for id := range inLedger {
+		if inWorld[id] {
+			continue
+		}
+		a := w.World.find(id) // it may have been heard of since live was listed
+		if a == nil {
+			var err error
+			if a, err = w.askFor(ctx, job, id); err != nil {
+				return nil, err
+			}
+		}
+		if a != nil && a.Live() {
+			live = append(live, a.Claims()...)
+		}
+	}
+	return live, nil
+}
+
+// askFor asks Nomad for an allocation; nil when it does not have it.
+func (w *Watcher) askFor(ctx context.Context, job JobKey, id string) (*Alloc, error) {
+	a, err := w.Nomad.Alloc(ctx, job.Namespace, id)
+	if nomadapi.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	now := allocOf(a)
+	w.World.setAlloc(now, w.Clock.Now())
+	return now, nil
 }
 
 // reconcileLoop is the safety net under the events.

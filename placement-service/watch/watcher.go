@@ -1,10 +1,12 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -204,6 +206,8 @@ func (w *Watcher) followEvents(ctx context.Context) error {
 			listed, from = true, index
 		}
 		w.World.heard(w.Clock.Now())
+		// Of one batch the allocations first: the end of an evaluation says that no more of them will come.
+		slices.SortStableFunc(b.Events, func(x, y nomadapi.Event) int { return cmp.Compare(late(x), late(y)) })
 		for _, e := range b.Events {
 			if e.Index <= from && e.Topic != "Job" {
 				continue
@@ -214,6 +218,13 @@ func (w *Watcher) followEvents(ctx context.Context) error {
 		}
 		return nil
 	})
+}
+
+func late(e nomadapi.Event) int {
+	if e.Topic == "Allocation" {
+		return 0
+	}
+	return 1
 }
 
 func (w *Watcher) list(ctx context.Context) (uint64, error) {

@@ -326,3 +326,10 @@ func (w *World) Pool(nodeID, group string) (engine.Pool, bool) {
 	}
 	return engine.Pool{}, false
 }
+
+// find is an allocation, live or not; nil when it was never heard of.
+func (w *World) find(allocID string) *Alloc {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.allocs[allocID]
+}

@@ -1,0 +1,201 @@
+package server_test
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/embedded"
+)
+
+// listen takes a port; again gives the same one after its server has ended.
+func listen(t *testing.T) (listener net.Listener, again func() net.Listener) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	return listener, func() net.Listener {
+		var l net.Listener
+		eventually(t, "the port is free again", func() bool {
+			l, err = net.Listen("tcp", addr)
+			return err == nil
+		})
+		return l
+	}
+}
+
+func TestNomadDown_NothingIsLost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	listener, again := listen(t)
+	e, stop := startEngine(t, listener, dir, one())
+	s := startService(t, e.Addr()).ready(1)
+	s.register(share("before", 1, "20GiB"))
+	s.runs("before", 1)
+	stop()
+
+	out := s.register(share("meanwhile", 1, "20GiB"))
+	if !strings.Contains(out.Warnings, "Nomad cannot be reached") || out.EvalID == "" {
+		t.Errorf("answer is %+v, want a warning and an evaluation", out)
+	}
+	eval, _, err := s.nomad.Evaluations().Info(out.EvalID, nil)
+	if err != nil || eval.BlockedEval == "" {
+		t.Errorf("evaluation is %+v, %v", eval, err)
+	}
+	s.register(plain("simple"))
+	if job, _, err := s.nomad.Jobs().Info("meanwhile", nil); err != nil || *job.Status != "pending" {
+		t.Errorf("job is %+v, %v; want pending", job, err)
+	}
+	status, body := s.get("/ready")
+	if status != http.StatusServiceUnavailable || !strings.Contains(string(body), `"nomad","ok":false`) || !strings.Contains(string(body), `"database","ok":true`) {
+		t.Errorf("/ready is %d %s, want it to name nomad", status, body)
+	}
+	if status, _ := s.get("/health"); status != http.StatusOK {
+		t.Errorf("/health is %d", status)
+	}
+	if status, body := s.get("/v1/nodes"); status != http.StatusBadGateway || !strings.Contains(string(body), "Nomad cannot be reached") {
+		t.Errorf("/v1/nodes is %d %s", status, body)
+	}
+	if _, _, err := s.nomad.Jobs().Deregister("before", false, nil); err == nil || !strings.Contains(err.Error(), "cannot be reached") {
+		t.Errorf("stop answers %v, want that Nomad cannot be reached", err)
+	}
+
+	startEngine(t, again(), dir, one())
+	s.runs("meanwhile", 1)
+	s.runs("simple", 1)
+	s.runs("before", 1)
+	eventually(t, "the ledger holds 40 units", func() bool { return s.usedUnits() == 40 })
+	if status, _ := s.get("/ready"); status != http.StatusOK {
+		t.Errorf("/ready is %d", status)
+	}
+}
+
+func TestService_StartsWithoutNomadAndSurvivesRestart(t *testing.T) {
+	t.Parallel()
+	listener, again := listen(t)
+	addr := "http://" + listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db := database("sqlite://" + t.TempDir() + "/state.db")
+	s := startService(t, addr, db)
+	first := s.key
+	if first == "" {
+		t.Fatal("no admin key was printed")
+	}
+	out := s.register(share("early", 1, "20GiB"))
+	if !strings.Contains(out.Warnings, "not known yet") {
+		t.Errorf("warnings are %q", out.Warnings)
+	}
+	s.stop()
+
+	e, _ := startEngine(t, again(), "", one())
+	s = startService(t, e.Addr(), db, anonymous(""))
+	if s.key != "" {
+		t.Error("a second start printed a key")
+	}
+	s.key = first
+	s.ready(1)
+	eventually(t, "the job that was sent before the restart runs", func() bool {
+		return len(s.tree("/api/v1/jobs/early")["placements"].([]any)) == 1
+	})
+	eventually(t, "the ledger holds 20 units", func() bool { return s.usedUnits() == 20 })
+}
+
+func TestRoundTheService_IsAdopted(t *testing.T) {
+	t.Parallel()
+	s, e := start(t, one())
+	direct, err := api.NewClient(&api.Config{Address: e.Addr()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := share("sneaky", 1, "")
+	task := job.TaskGroups[0].Tasks[0]
+	delete(task.Config, "accelerator")
+	task.Resources.Devices = []*api.RequestedDevice{{Name: "nvidia/vgpu", Count: new(uint64(30))}}
+	if _, _, err := direct.Jobs().Register(job, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the ledger counts what it holds", func() bool { return s.usedUnits() == 30 })
+	eventually(t, "the job is shown", func() bool {
+		jobs := s.items("/api/v1/jobs")
+		return len(jobs) == 1 && jobs[0]["id"] == "sneaky" && jobs[0]["reason_code"] == "adopted"
+	})
+	if out := s.register(share("big", 1, "60GiB")); !strings.Contains(out.Warnings, "waits") {
+		t.Errorf("a job of 60 GiB is not held: %+v", out)
+	}
+	if _, _, err := direct.Jobs().Deregister("sneaky", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	s.runs("big", 1)
+	eventually(t, "the job is shown as stopped", func() bool { return s.tree("/api/v1/jobs/sneaky")["state"] == "stopped" })
+}
+
+func TestLostNode_JobIsPlacedAnew(t *testing.T) {
+	t.Parallel()
+	nodes := embedded.SimNodes(2, 1, accel.NVIDIA, "A100-SXM4-80GB", 81920, accel.Shared)
+	s, e := start(t, nodes)
+	s.register(share("llm", 1, "20GiB"))
+	s.runs("llm", 1)
+	lost := s.running("llm")[0].NodeID
+	if err := e.SetNodeDown(lost, true); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it runs on the other node", func() bool {
+		now := s.running("llm")
+		return len(now) == 1 && now[0].NodeID != lost
+	})
+	eventually(t, "the ledger holds 20 units", func() bool { return s.usedUnits() == 20 })
+}
+
+func TestFormSwitch_ByIntent(t *testing.T) {
+	t.Parallel()
+	nodes := embedded.SimNodes(1, 1, accel.NVIDIA, "A100-SXM4-80GB", 81920, accel.Whole)
+	nodes[0].Auto = true
+	s, e := start(t, nodes)
+	uuid := nodes[0].Cards[0].UUID
+	out := s.register(share("llm", 1, "20GiB"))
+	if !strings.Contains(out.Warnings, "form") {
+		t.Errorf("warnings are %q, want that a card changes its form", out.Warnings)
+	}
+	_, _, body := s.do(http.MethodPost, "/api/v1/keys", s.key, map[string]any{"kind": "node", "name": "n1"})
+	var made struct{ Plaintext string }
+	if err := json.Unmarshal(body, &made); err != nil {
+		t.Fatal(err)
+	}
+	s.key = made.Plaintext
+	var intent map[string]any
+	eventually(t, "the node is told", func() bool {
+		items := s.items("/api/v1/intents?wait=1s&card=" + uuid)
+		if len(items) == 1 {
+			intent = items[0]
+		}
+		return len(items) == 1
+	})
+	if intent["form"] != "shared" || intent["state"] != "wanted" || intent["card_uuid"] != uuid {
+		t.Errorf("intent is %v", intent)
+	}
+	path := "/api/v1/intents/" + intent["id"].(string)
+	if status, _, body := s.do(http.MethodPost, path+"/claim", s.key, map[string]any{"version": intent["version"]}); status != http.StatusOK {
+		t.Fatalf("claim: %d %s", status, body)
+	}
+	if status, _, _ := s.do(http.MethodPost, path+"/claim", s.key, map[string]any{"version": intent["version"]}); status != http.StatusConflict {
+		t.Errorf("second claim is %d, want 409", status)
+	}
+	if status, _, body := s.do(http.MethodPost, path+"/report", s.key, map[string]any{"state": "done"}); status != http.StatusOK {
+		t.Fatalf("report: %d %s", status, body)
+	}
+	s.key = ""
+	nodes[0].Cards[0].Form = accel.Shared
+	if err := e.SetNode(nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	s.runs("llm", 1)
+}
