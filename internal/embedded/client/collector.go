@@ -105,7 +105,9 @@ func collect(spec collectorSpec) error {
 func drain(pipe *os.File, out io.Writer, stop <-chan struct{}) error {
 	go func() {
 		<-stop
-		pipe.SetReadDeadline(time.Now()) // wakes the read below
+		if err := pipe.SetReadDeadline(time.Now()); err != nil { // wakes the read below
+			fmt.Fprintln(os.Stderr, err)
+		}
 	}()
 	write := func(b []byte) {
 		if _, err := out.Write(b); err != nil {

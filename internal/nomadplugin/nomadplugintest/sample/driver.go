@@ -241,6 +241,10 @@ func (d *Driver) Destroy(_ context.Context, id string, force bool) error {
 		if err := t.kill("SIGKILL"); err != nil {
 			return err
 		}
+		// The supervisor writes the result into the folder that is removed next.
+		for done := false; !done && alive(t.pid); time.Sleep(pollEvery) {
+			_, done = t.result()
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
