@@ -136,6 +136,91 @@ func TestEngine_SystemJobFollowsTheNodes(t *testing.T) {
 	eventually(t, "it runs on three again", func() bool { return len(running(t, c, "agent")) == 3 })
 }
 
+func TestEngine_FailedUpdateGoesBackToTheStableVersion(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, oneNode())
+	spec := func(change func(*api.Task)) *api.Job {
+		j := job("a", 1, nil)
+		j.Update = &api.UpdateStrategy{
+			AutoRevert: new(true), ProgressDeadline: new(50 * time.Millisecond), HealthyDeadline: new(20 * time.Millisecond), MinHealthyTime: new(time.Millisecond),
+		}
+		change(j.TaskGroups[0].Tasks[0])
+		return j
+	}
+	register(t, c, spec(func(*api.Task) {}))
+	eventually(t, "the first version is stable", func() bool {
+		j, _, err := c.Jobs().Info("a", nil)
+		return err == nil && *j.Stable
+	})
+	register(t, c, spec(func(t *api.Task) { t.Config = map[string]any{"start_error": "no such image"} }))
+	eventually(t, "the stable version runs again", func() bool {
+		j, _, err := c.Jobs().Info("a", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *j.Version == 2 && len(j.TaskGroups[0].Tasks[0].Config) == 0 && len(running(t, c, "a")) == 1
+	})
+	deployments, _, err := c.Jobs().Deployments("a", true, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told bool
+	for _, d := range deployments {
+		told = told || strings.HasSuffix(d.StatusDescription, "rolling back to job version 0")
+	}
+	if !told {
+		t.Errorf("no deployment says that it was rolled back: %+v", deployments)
+	}
+}
+
+func TestEngine_CollectForgetsWhatIsOver(t *testing.T) {
+	t.Parallel()
+	_, c := start(t, oneNode())
+	for _, id := range []string{"stopped", "purged", "runs"} {
+		register(t, c, job(id, 1, nil))
+		eventually(t, id+" runs", func() bool { return len(running(t, c, id)) == 1 })
+	}
+	for _, id := range []string{"stopped", "purged"} {
+		if _, _, err := c.Jobs().Deregister(id, id == "purged", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "two ended", func() bool {
+		allocs, _, err := c.Allocations().List(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := 0
+		for _, a := range allocs {
+			if a.ClientStatus == "complete" {
+				over++
+			}
+		}
+		return over == 2
+	})
+	eventually(t, "only what runs is left", func() bool {
+		if err := c.System().GarbageCollect(); err != nil {
+			t.Fatal(err)
+		}
+		allocs, _, err := c.Allocations().List(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		jobs, _, err := c.Jobs().List(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		deployments, _, err := c.Deployments().List(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(allocs) == 1 && len(jobs) == 1 && jobs[0].ID == "runs" && len(deployments) == 1
+	})
+	if len(running(t, c, "runs")) != 1 {
+		t.Error("what runs was forgotten")
+	}
+}
+
 func TestHTTP_RefusesWhatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	e, _ := start(t, oneNode())

@@ -57,8 +57,30 @@ func (c *Core) Collect(force bool) error {
 				tx.DeleteEval(e.ID)
 			}
 		}
+		c.collectPurged(tx)
 		return nil
 	})
+}
+
+// collectPurged forgets what is left of jobs that are no longer there: deployments, and versions that no allocation
+// refers to.
+func (c *Core) collectPurged(tx *state.Tx) {
+	for _, d := range tx.Deployments() {
+		if tx.Job(d.Namespace, d.JobID) == nil && !ActiveDeployment(d) {
+			tx.DeleteDeployment(d.ID)
+		}
+	}
+	running := map[uint64]bool{} // indexes at which versions were registered: each is the version of one job
+	for _, a := range tx.Allocs() {
+		running[*a.Job.JobModifyIndex] = true
+	}
+	for _, v := range tx.AllVersions() {
+		current := tx.Job(*v.Namespace, *v.ID)
+		gone := current == nil || *current.CreateIndex != *v.CreateIndex
+		if gone && !running[*v.JobModifyIndex] {
+			tx.DropVersion(v)
+		}
+	}
 }
 
 // idle reports whether nothing of a job holds anything any more.

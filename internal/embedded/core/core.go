@@ -99,9 +99,6 @@ func (c *Core) Store() *state.Store { return c.store }
 // SetHTTPAddr sets the address at which nodes are reached, host:port. Call it before Run.
 func (c *Core) SetHTTPAddr(addr string) { c.httpAddr = addr }
 
-// Clock is the core's clock.
-func (c *Core) Clock() clock.Clock { return c.clock }
-
 // committed sorts a change to those who act on it.
 func (c *Core) committed(ch state.Change) {
 	c.mu.Lock()

@@ -18,10 +18,8 @@ func (c *Core) watchDeployments(ctx context.Context) error {
 		var next time.Time
 		var active []string
 		c.store.View(func(r state.Reader) {
-			for _, d := range r.Deployments() {
-				if d.Status == "running" {
-					active = append(active, d.ID)
-				}
+			for _, d := range r.DeploymentsByStatus("running") {
+				active = append(active, d.ID)
 			}
 		})
 		for _, id := range active {

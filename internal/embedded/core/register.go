@@ -95,7 +95,6 @@ func canonicalize(j *api.Job) {
 	}
 	fill(&j.DispatchIdempotencyToken)
 	for _, g := range j.TaskGroups {
-		fill(&g.PreventRescheduleOnLost)
 		hostNetworks(g.Networks)
 		for _, t := range g.Tasks {
 			if r := t.Resources; r != nil {

@@ -604,6 +604,72 @@ func TestSchedule_BatchWorkThatIsDoneIsNotRepeated(t *testing.T) {
 	}
 }
 
+func TestSchedule_DelaysGrowByPolicy(t *testing.T) {
+	t.Parallel()
+	delays := func(function string) []time.Duration {
+		w := newWorld(3, node("a", 10000, 10000))
+		j := job("service", 1)
+		j.TaskGroups[0].ReschedulePolicy = &api.ReschedulePolicy{
+			Delay: new(10 * time.Second), DelayFunction: &function, MaxDelay: new(time.Minute), Unlimited: new(true),
+		}
+		w.register(j)
+		w.evaluate()
+		var out []time.Duration
+		for range 5 {
+			failing := w.live()[0].ID
+			w.set(failing, func(a *api.Allocation) {
+				a.ClientStatus, a.TaskStates = "failed", map[string]*api.TaskState{"t": {FinishedAt: w.now}}
+			})
+			at := w.evaluate().Followups[0].WaitUntil
+			out = append(out, at.Sub(w.now))
+			w.now = at
+			w.evaluate()
+		}
+		return out
+	}
+	for function, want := range map[string][]time.Duration{
+		"constant":    {10 * time.Second, 10 * time.Second, 10 * time.Second, 10 * time.Second, 10 * time.Second},
+		"exponential": {10 * time.Second, 20 * time.Second, 40 * time.Second, time.Minute, time.Minute},
+		"fibonacci":   {10 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, 50 * time.Second},
+	} {
+		if diff := cmp.Diff(want, delays(function)); diff != "" {
+			t.Errorf("%s delays (-want +got):\n%s", function, diff)
+		}
+	}
+}
+
+func TestSchedule_ReservedCores(t *testing.T) {
+	t.Parallel()
+	n := node("n", 8000, 10000)
+	n.NodeResources.Cpu.TotalCpuCores, n.NodeResources.Cpu.ReservableCpuCores = 4, []uint16{0, 1, 2, 3}
+	w := newWorld(1, n)
+	j := job("batch", 3)
+	j.TaskGroups[0].Tasks[0].Resources.CPU, j.TaskGroups[0].Tasks[0].Resources.Cores = nil, new(2)
+	w.register(j)
+	plan := w.evaluate()
+	if got := outcome(plan); got != `placed 2 stopped 0 in-place 0 ignored 0 failed 1 {"cores":1}` {
+		t.Fatalf("got %s", got)
+	}
+	cpu := plan.Place[1].AllocatedResources.Tasks["t"].Cpu
+	if diff := cmp.Diff(api.AllocatedCpuResources{CpuShares: 4000, ReservedCores: []uint16{2, 3}}, cpu); diff != "" {
+		t.Errorf("share of the second (-want +got):\n%s", diff)
+	}
+}
+
+func TestSchedule_SysbatchIsDoneOnEachNodeOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(1, node("a", 1000, 1000), node("b", 1000, 1000))
+	w.register(job("sysbatch", 1))
+	w.evaluate()
+	for id := range w.allocs {
+		w.set(id, func(a *api.Allocation) { a.ClientStatus = "complete" })
+	}
+	w.nodes["c"] = node("c", 1000, 1000)
+	if got := outcome(w.evaluate()); got != "placed 1 stopped 0 in-place 0 ignored 2" {
+		t.Errorf("a third node did %s", got)
+	}
+}
+
 func TestSchedule_SpreadGoesRoundDatacenters(t *testing.T) {
 	t.Parallel()
 	w := newWorld(3)

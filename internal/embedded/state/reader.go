@@ -190,6 +190,16 @@ func (r Reader) Deployments() []*api.Deployment {
 	return rows
 }
 
+// DeploymentsByStatus lists the deployments in one status, by id.
+func (r Reader) DeploymentsByStatus(status string) []*api.Deployment {
+	rows := r.changes().deployments.find(r.s.deployments, "status", status)
+	slices.SortFunc(rows, func(a, b *api.Deployment) int { return cmp.Compare(a.ID, b.ID) })
+	return rows
+}
+
+// AllVersions lists every kept version of every job, purged ones included, in no order.
+func (r Reader) AllVersions() []*api.Job { return r.changes().versions.all(r.s.versions) }
+
 // DeploymentsByJob lists a job's deployments, newest first.
 func (r Reader) DeploymentsByJob(namespace, id string) []*api.Deployment {
 	rows := r.changes().deployments.find(r.s.deployments, "job", JobKey(namespace, id))

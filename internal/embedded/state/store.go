@@ -98,8 +98,11 @@ func Open(dir string, log hclog.Logger) (*Store, error) {
 			"eval":       func(x *api.Allocation) string { return x.EvalID },
 			"deployment": func(x *api.Allocation) string { return x.DeploymentID },
 		}),
-		nodes:       newTable[api.Node]("nodes", nil),
-		deployments: newTable("deployments", map[string]func(*api.Deployment) string{"job": func(x *api.Deployment) string { return JobKey(x.Namespace, x.JobID) }}),
+		nodes: newTable[api.Node]("nodes", nil),
+		deployments: newTable("deployments", map[string]func(*api.Deployment) string{
+			"job":    func(x *api.Deployment) string { return JobKey(x.Namespace, x.JobID) },
+			"status": func(x *api.Deployment) string { return x.Status },
+		}),
 		services: newTable("services", map[string]func(*api.ServiceRegistration) string{
 			"name":  func(x *api.ServiceRegistration) string { return JobKey(x.Namespace, x.ServiceName) },
 			"alloc": func(x *api.ServiceRegistration) string { return x.AllocID },

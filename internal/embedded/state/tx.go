@@ -27,6 +27,7 @@ type Tx struct {
 	records []record       // what the journal keeps, in order
 	apply   []func(*Store) // what the tables get, in order
 	touched []string
+	forget  []string // entries of the touched map of rows that are gone
 	events  []Event
 	jobs    map[string][2]string // jobs whose status may have changed: key → namespace, id
 	change  Change
@@ -71,6 +72,9 @@ func (s *Store) commit(tx *Tx) {
 	}
 	for _, name := range tx.touched {
 		s.touched[name] = tx.Index
+	}
+	for _, name := range tx.forget {
+		delete(s.touched, name)
 	}
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -270,27 +274,24 @@ func (tx *Tx) DeleteService(r *api.ServiceRegistration) {
 	tx.event("Service", "ServiceDeregistration", r.ID, r.Namespace, []string{r.ServiceName, r.JobID}, "Service", r)
 }
 
-// DeleteEval, DeleteAlloc and DeleteDeployment forget what is over.
+// DeleteEval forgets an evaluation.
 func (tx *Tx) DeleteEval(id string) {
+	tx.forget = append(tx.forget, "evals:"+id, "allocs:"+id)
 	set(tx, tx.changes.evals, func(s *Store) *table[api.Evaluation] { return s.evals }, id, nil, true)
 }
 
 // DeleteAlloc forgets an allocation; its node is told.
 func (tx *Tx) DeleteAlloc(a *api.Allocation) {
 	set(tx, tx.changes.allocs, func(s *Store) *table[api.Allocation] { return s.allocs }, a.ID, nil, true)
-	tx.touch("allocs", a.ID, JobKey(a.Namespace, a.JobID), a.NodeID)
+	tx.touch("allocs", JobKey(a.Namespace, a.JobID), a.NodeID)
+	tx.forget = append(tx.forget, "allocs:"+a.ID)
 	tx.change.Nodes = append(tx.change.Nodes, a.NodeID)
 }
 
 // DeleteDeployment forgets a deployment.
 func (tx *Tx) DeleteDeployment(id string) {
+	tx.forget = append(tx.forget, "deployments:"+id, "allocs:"+id)
 	set(tx, tx.changes.deployments, func(s *Store) *table[api.Deployment] { return s.deployments }, id, nil, true)
-}
-
-// DeleteNode forgets a node.
-func (tx *Tx) DeleteNode(id string) {
-	set(tx, tx.changes.nodes, func(s *Store) *table[api.Node] { return s.nodes }, id, nil, true)
-	tx.touch("nodes", id)
 }
 
 func (tx *Tx) event(topic, kind, key, namespace string, filter []string, name string, payload any) {
