@@ -3,7 +3,6 @@
 package ascend
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -56,7 +55,7 @@ func kernel(files hostfs.FS) brand.Reading {
 }
 
 // read asks for the table, and where it cannot be read for the list of chips and the pages of each board.
-func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+func read(_ string, call brand.Call) (brand.Reading, error) {
 	out, err := call("info")
 	if err != nil {
 		return brand.Reading{}, err

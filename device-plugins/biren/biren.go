@@ -3,7 +3,6 @@
 package biren
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"strings"
@@ -32,7 +31,7 @@ func nodes(c brand.Card) []string {
 var fields = []string{"index", "svi.mode.current", "memory.used"}
 
 // read asks with units first, and as public code asks where the tool does not know that.
-func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+func read(_ string, call brand.Call) (brand.Reading, error) {
 	var r brand.Reading
 	for _, format := range []string{"csv", "csv,noheader,nounits"} {
 		out, err := call("gpu", "--query-gpu="+strings.Join(fields, ","), "--format="+format)

@@ -25,7 +25,7 @@ func spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Biren, PCI: "1ee0", NotPCI: []string{"1711"}, Signs: []string{"dev/biren-m"}, Prefix: "GPU-",
 		Tools: []string{"no-such-tool", "no-such-tool-either"},
-		Read: func(_ context.Context, call brand.Call) (brand.Reading, error) {
+		Read: func(_ string, call brand.Call) (brand.Reading, error) {
 			out, err := call()
 			r := brand.Reading{Foreign: strings.Contains(out, "foreign"), NoCards: strings.Contains(out, "none")}
 			if strings.Contains(out, "broken") {

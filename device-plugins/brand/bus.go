@@ -110,10 +110,15 @@ func samePlace(card, board string) bool {
 	return a == b
 }
 
-// mergeKernel adds the kernel's reading. It never gives a card an index, and makes cards only where the tool has none.
+// mergeKernel adds the kernel's reading. It makes cards only where the tool has none; they are counted in the order in
+// which the kernel lists them, as the makers' runtimes do.
 func (r *Reading) mergeKernel(k Reading) {
 	if len(r.Cards) == 0 && !r.NoCards {
 		r.Cards = k.Cards
+		for i := range r.Cards {
+			r.Cards[i].Index = &i
+		}
+		k.Cards = nil
 	}
 	for _, theirs := range k.Cards {
 		for i := range r.Cards {

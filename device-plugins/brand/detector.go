@@ -40,8 +40,11 @@ type Spec struct {
 	Signs  []string // patterns of files under the root that show that there may be cards, besides the bus
 	Prefix string   // begins the identities that the maker's numbers give, such as "GPU-"
 	Tools  []string // names or paths of the tool, best first
-	// Read asks the tool for everything that is of use. It returns what it has read even when a later call fails.
-	Read func(ctx context.Context, call Call) (Reading, error)
+	// Read asks the tool of this name for everything that is of use. It returns what it has read even when a later call
+	// fails.
+	Read func(tool string, call Call) (Reading, error)
+	// Model makes the name under which a product is offered of the one that the tool prints; nil takes it as it is.
+	Model func(printed string) string
 	// Kernel reads what the kernel's files say besides the bus; nil when nothing.
 	Kernel func(files hostfs.FS) Reading
 	// Nodes names the device nodes of a card; nil when they are not known.
@@ -144,8 +147,8 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 	defer cancel()
 	trouble, passed := "", exec.ErrNotFound
 	for _, tool := range d.tools {
-		r, err := d.spec.Read(limited, d.caller(limited, tool))
 		name := filepath.Base(tool)
+		r, err := d.spec.Read(name, d.caller(limited, tool))
 		var start *fs.PathError
 		switch {
 		case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):

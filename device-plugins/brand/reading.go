@@ -221,15 +221,19 @@ func (r Reading) Offer(spec Spec) []accel.Card {
 	cards := make([]accel.Card, len(r.Cards))
 	for i, identity := range r.identities(spec.Prefix) {
 		if !r.Cards[i].Skip {
-			cards[i] = r.card(r.Cards[i], spec.Vendor, identity)
+			cards[i] = r.card(r.Cards[i], spec, identity)
 		}
 	}
 	return cards
 }
 
-func (r Reading) card(c Card, vendor accel.Vendor, identity string) accel.Card {
+func (r Reading) card(c Card, spec Spec, identity string) accel.Card {
+	product := c.Name
+	if spec.Model != nil {
+		product = spec.Model(c.Name)
+	}
 	out := accel.Card{
-		Vendor: vendor, Model: accel.ModelName(vendor, c.Name), RawName: c.Name, UUID: identity, Index: -1,
+		Vendor: spec.Vendor, Model: accel.ModelName(spec.Vendor, product), RawName: c.Name, UUID: identity, Index: -1,
 		PCIAddress: c.PCI, MemoryMiB: c.MemoryMiB, DriverVersion: r.Driver, Form: accel.Whole, Modes: slices.Sorted(slices.Values(c.Modes)),
 		Health: accel.Health{OK: c.Dead == "", Reason: c.Dead}, Sources: map[string]string{},
 	}

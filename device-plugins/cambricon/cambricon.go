@@ -3,7 +3,6 @@
 package cambricon
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -31,7 +30,7 @@ func nodes(c brand.Card) []string {
 
 // read asks for the table and for the pages of the cards, which alone have their UUIDs. JSON is not asked for: the tool
 // writes it into a file of the folder that it runs in.
-func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+func read(_ string, call brand.Call) (brand.Reading, error) {
 	out, err := call()
 	if err != nil {
 		return brand.Reading{}, err

@@ -4,9 +4,7 @@ package hygon
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -48,7 +46,7 @@ var asked = [][]string{
 }
 
 // read asks for the facts as JSON, and for the table, which has the live numbers under all versions.
-func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+func read(_ string, call brand.Call) (brand.Reading, error) {
 	var r brand.Reading
 	out, err := call(slices.Concat(slices.Concat(asked...), []string{"--json"})...)
 	if err == nil {
@@ -76,37 +74,14 @@ func read(_ context.Context, call brand.Call) (brand.Reading, error) {
 
 // Parse reads any of the forms in which the tool answers, by its content.
 func Parse(out string) brand.Reading {
-	if v, ok := toolout.JSON(out); ok {
-		return parseJSON(v)
-	}
 	if strings.Contains(out, "Actual Device") {
 		return parseVirtual(out)
 	}
-	return parseText(out)
-}
-
-var cardKey = regexp.MustCompile(`^card(\d+)$`)
-
-func parseJSON(v any) brand.Reading {
-	var r brand.Reading
-	cards, _ := v.(map[string]any)
-	for _, name := range slices.Sorted(maps.Keys(cards)) {
-		one := cards[name]
-		m := cardKey.FindStringSubmatch(name)
-		values, ok := one.(map[string]any)
-		if m == nil || !ok {
-			continue
-		}
-		index := toolout.Whole(m[1])
-		if index == nil {
-			continue
-		}
-		c := r.At(*index)
-		for _, key := range slices.Sorted(maps.Keys(values)) {
-			note(&r, c, key, toolout.String(one, key))
-		}
+	r := parseTable(out)
+	for _, e := range toolout.Entries(out) {
+		r.Doubtful = r.Doubtful || e.Unit == "GPU"
+		note(&r, r.At(e.Index), e.Key, e.Value)
 	}
-	slices.SortFunc(r.Cards, func(a, b brand.Card) int { return cmp.Compare(*a.Index, *b.Index) })
 	return r
 }
 
@@ -138,7 +113,7 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 	case "Max Graphics Package Power (W)":
 		c.PowerLimitW = toolout.Watts(value)
 	case "DCU use (%)", "HCU use (%)", "GPU use (%)":
-		c.UtilizationPct = toolout.Percent(value)
+		c.UtilizationPct = cmp.Or(c.UtilizationPct, toolout.Percent(value))
 	case "Card Vendor", "Card vendor":
 		c.Fact("vendor", value)
 		r.Foreign = r.Foreign || strings.Contains(value, "Advanced Micro Devices")
@@ -147,27 +122,13 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 	}
 }
 
-var (
-	driverLine = regexp.MustCompile(`(?m)^Driver Version:\s*(\S+)\s*$`)
-	keyedCard  = regexp.MustCompile(`^([A-Z]+)\[(\d+)\]$`)
-)
+var driverLine = regexp.MustCompile(`(?m)^Driver Version:\s*(\S+)\s*$`)
 
-// parseText reads the table, lines such as "HCU[0] : key: value", and the version of the driver.
-func parseText(out string) brand.Reading {
+// parseTable reads the table, and the version of the driver.
+func parseTable(out string) brand.Reading {
 	r := brand.Reading{Doubtful: strings.Contains(out, "ROCm System Management")}
 	if m := driverLine.FindStringSubmatch(out); m != nil {
 		r.Driver = toolout.Text(m[1])
-	}
-	for _, p := range toolout.Pairs(out) {
-		m := keyedCard.FindStringSubmatch(p.Key)
-		if m == nil {
-			continue
-		}
-		r.Doubtful = r.Doubtful || m[1] == "GPU"
-		key, value, _ := strings.Cut(p.Value, ":")
-		if index := toolout.Whole(m[2]); index != nil {
-			note(&r, r.At(*index), strings.TrimSpace(key), strings.TrimSpace(value))
-		}
 	}
 	for _, unit := range []string{"DCU", "HCU", "GPU"} {
 		for _, row := range toolout.Aligned(out, unit) {

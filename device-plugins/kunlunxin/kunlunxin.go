@@ -3,7 +3,6 @@
 package kunlunxin
 
 import (
-	"context"
 	"encoding/csv"
 	"fmt"
 	"regexp"
@@ -32,7 +31,7 @@ func nodes(c brand.Card) []string {
 }
 
 // read asks for the table, which shows whose tool it is, and for the lines for machines, which have the serial numbers.
-func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+func read(_ string, call brand.Call) (brand.Reading, error) {
 	out, err := call()
 	if err != nil {
 		return brand.Reading{}, err

@@ -3,7 +3,6 @@
 package mthreads
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -30,7 +29,7 @@ func nodes(c brand.Card) []string {
 }
 
 // read asks for JSON, and where the tool is too old for it for the same as text. The table alone lists processes.
-func read(_ context.Context, call brand.Call) (brand.Reading, error) {
+func read(_ string, call brand.Call) (brand.Reading, error) {
 	var r brand.Reading
 	out, err := call("--query", "--json")
 	if err == nil {

@@ -136,7 +136,7 @@ func (r Record) add(header, cell string, leads bool) {
 }
 
 var (
-	loneUnit = regexp.MustCompile(`^(?:W|mW|MiB|MB|GiB|GB|C|°C|%)(?:/.*)?$`)
+	loneUnit = regexp.MustCompile(`^(?:W|mW|KiB|KB|MiB|MB|GiB|GB|B|C|°C|%|MHz|Mhz|Mb/s|ns)(?:/.*)?$`)
 	number   = regexp.MustCompile(`^(?:[0-9]|N/A|NA|-|ERR!)`)
 )
 
