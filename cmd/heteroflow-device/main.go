@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/device-plugins/amd"
 	"github.com/heteroflow/heteroflow/device-plugins/ascend"
 	"github.com/heteroflow/heteroflow/device-plugins/biren"
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
@@ -82,6 +83,7 @@ func detectors(log hclog.Logger) device.Build {
 			byTool(biren.Spec()),
 			byTool(ascend.Spec()),
 			byTool(kunlunxin.Spec()),
+			byTool(amd.Spec()),
 		}
 		if cfg.SimConfig == "" {
 			return all, nil

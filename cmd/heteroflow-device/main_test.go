@@ -10,7 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/nomadplugintest"
 )
 
@@ -68,8 +72,26 @@ func TestOnce(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
 		t.Fatal(err)
 	}
-	if len(found.Sources) < 9 || len(found.Cards) != 14 || found.Cards[0].DeviceID != "nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb" {
+	if len(found.Sources) != len(accel.Vendors())+8 || len(found.Cards) != 14 || found.Cards[0].DeviceID != "nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb" {
 		t.Errorf("found %d sources, %d cards, first %+v", len(found.Sources), len(found.Cards), found.Cards[0])
+	}
+}
+
+func TestDetectors_EveryBrandOnce(t *testing.T) {
+	t.Parallel()
+	all, err := detectors(hclog.NewNullLogger())(device.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []accel.Vendor
+	for _, d := range all {
+		got = append(got, d.Vendor())
+		if d.Name() != string(d.Vendor()) {
+			t.Errorf("the source of %s is called %s", d.Vendor(), d.Name())
+		}
+	}
+	if diff := cmp.Diff(accel.Vendors(), got); diff != "" {
+		t.Errorf("brands (-want +got):\n%s", diff)
 	}
 }
 
