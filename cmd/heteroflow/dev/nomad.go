@@ -35,7 +35,7 @@ func newNomad(o Options, m machine, listener net.Listener) (engine, error) {
 		return nil, fmt.Errorf("make Nomad's data folder: %w", err)
 	}
 	port := listener.Addr().(*net.TCPAddr).Port // listeners opens TCP only
-	rpc, serf, err := freePorts()
+	rpc, serf, err := agentPorts(filepath.Join(o.home, "ports"))
 	if err = errors.Join(err, listener.Close()); err != nil { // the agent opens the port itself
 		return nil, fmt.Errorf("choose Nomad's ports: %w", err)
 	}
@@ -50,7 +50,15 @@ func newNomad(o Options, m machine, listener net.Listener) (engine, error) {
 	return e, err
 }
 
-func freePorts() (first, second int, err error) {
+// agentPorts gives the ports of Nomad's own traffic: those of the first start, since the server knows itself by its
+// address and would otherwise look for the one it was before.
+func agentPorts(file string) (rpc, serf int, err error) {
+	if text, err := os.ReadFile(file); err == nil {
+		if _, err := fmt.Sscan(string(text), &rpc, &serf); err != nil {
+			return 0, 0, fmt.Errorf("%s does not hold two ports: %w", file, err)
+		}
+		return rpc, serf, nil
+	}
 	var open [2]net.Listener
 	for i := range open {
 		if open[i], err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
@@ -58,7 +66,8 @@ func freePorts() (first, second int, err error) {
 		}
 		defer open[i].Close()
 	}
-	return open[0].Addr().(*net.TCPAddr).Port, open[1].Addr().(*net.TCPAddr).Port, nil
+	rpc, serf = open[0].Addr().(*net.TCPAddr).Port, open[1].Addr().(*net.TCPAddr).Port
+	return rpc, serf, os.WriteFile(file, fmt.Appendln(nil, rpc, serf), 0o600)
 }
 
 // agentConfig writes the agent's configuration. The probes of clouds are denied: each waits seconds for an answer
@@ -83,6 +92,7 @@ func agentConfig(dir string, m machine, http, rpc, serf int) []byte {
 	server.SetAttributeValue("bootstrap_expect", cty.NumberIntVal(1))
 	c := root.AppendNewBlock("client", nil).Body()
 	c.SetAttributeValue("enabled", cty.True)
+	c.SetAttributeValue("network_interface", cty.StringVal("lo")) // ports of tasks are for this machine too
 	c.SetAttributeValue("servers", cty.ListVal([]cty.Value{cty.StringVal(fmt.Sprintf("127.0.0.1:%d", rpc))}))
 	c.SetAttributeValue("options", cty.ObjectVal(map[string]cty.Value{
 		"fingerprint.denylist": cty.StringVal("env_aws,env_gce,env_azure,env_digitalocean"),

@@ -177,3 +177,22 @@ func TestMountPoint(t *testing.T) {
 		}
 	}
 }
+
+func TestAgentPorts_StayTheSame(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "ports")
+	rpc, serf, err := agentPorts(file)
+	if err != nil || rpc == serf {
+		t.Fatal(rpc, serf, err)
+	}
+	again, serfAgain, err := agentPorts(file)
+	if err != nil || again != rpc || serfAgain != serf {
+		t.Errorf("second start: %d %d %v, want %d %d", again, serfAgain, err, rpc, serf)
+	}
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := agentPorts(file); err == nil {
+		t.Error("a file without ports is taken")
+	}
+}
