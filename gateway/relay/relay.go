@@ -129,6 +129,8 @@ func (x *exchange) giveUp(last *errBackend) {
 		x.out.Status = http.StatusBadGateway
 		WriteError(x.w, http.StatusBadGateway, "api_error", "upstream_unreachable", "no backend of this model answered; try again")
 	default:
+		var none int64
+		x.out.Usage = Usage{PromptTokens: &none, CompletionTokens: &none} // no engine was asked: known to be nothing
 		x.out.Status = http.StatusServiceUnavailable
 		x.w.Header().Set("Retry-After", "1")
 		WriteError(x.w, http.StatusServiceUnavailable, "api_error", "no_backend", fmt.Sprintf("the model %q has no live backend now; try again", x.req.Model))
