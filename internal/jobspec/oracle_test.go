@@ -54,7 +54,11 @@ func TestParse_SameAsNomadOnPath(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range files {
+		examples, err := filepath.Glob("../../jobspecs/*.nomad.hcl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range append(files, examples...) {
 			t.Run(program+"/"+filepath.Base(file), func(t *testing.T) {
 				t.Parallel()
 				out, err := nomadOutput(path, file)
