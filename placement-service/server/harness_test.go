@@ -16,12 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/embedded"
 	"github.com/heteroflow/heteroflow/internal/testkit/postgres"
+	"github.com/heteroflow/heteroflow/placement-service/rest"
 	"github.com/heteroflow/heteroflow/placement-service/server"
 )
 
@@ -184,6 +188,9 @@ func (s *service) do(method, path, token string, body any) (int, http.Header, []
 	if err != nil {
 		s.t.Fatal(err)
 	}
+	if !strings.HasPrefix(path, "/v1/") {
+		checkContract(s.t, req, resp, text)
+	}
 	return resp.StatusCode, resp.Header, text
 }
 
@@ -191,6 +198,36 @@ func (s *service) get(path string) (int, []byte) {
 	s.t.Helper()
 	status, _, body := s.do(http.MethodGet, path, s.key, nil)
 	return status, body
+}
+
+// contract finds the routes of openapi.yaml.
+var contract = sync.OnceValues(func() (routers.Router, error) {
+	doc, err := rest.Document()
+	if err != nil {
+		return nil, err
+	}
+	return gorillamux.NewRouter(doc)
+})
+
+// checkContract holds an answer against openapi.yaml.
+func checkContract(t testing.TB, req *http.Request, resp *http.Response, body []byte) {
+	t.Helper()
+	router, err := contract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	route, params, err := router.FindRoute(req)
+	if err != nil || route.Operation.OperationID == "getOpenAPI" {
+		return // not of the contract, which a test may ask for, or a text that the checker would read as an object
+	}
+	err = openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+		Status:                 resp.StatusCode, Header: resp.Header, Body: io.NopCloser(bytes.NewReader(body)),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc},
+	})
+	if err != nil {
+		t.Errorf("%s %s does not keep the contract: %v", req.Method, req.URL.Path, err)
+	}
 }
 
 // tree decodes a JSON answer of status 200.
