@@ -171,6 +171,9 @@ var scenarios = []scenario{
 func (s *suite) awaitCards(n int) {
 	s.t.Helper()
 	s.Eventually(90*time.Second, fmt.Sprintf("%d cards are seen", n), func() error {
+		if !s.Agent.Alive() {
+			s.t.Fatalf("the agent has ended:\n%s", s.Agent.Output())
+		}
 		if cards := s.gpus(); len(cards) != n {
 			return fmt.Errorf("%d cards", len(cards))
 		}

@@ -36,16 +36,18 @@ type Options struct {
 // Cluster is a running HeteroFlow. Addresses are URLs.
 type Cluster struct {
 	Options
-	Dir      string
-	Agent    *Process // Nomad or the embedded engine
-	Server   *Process // placement service
-	Gateway  *Process
-	Consuld  *Process
-	AgentURL string // Nomad's own API, past the placement service
-	URL      string // placement service
-	ModelURL string // gateway, with /v1
-	Consuls  string // Consul's URL
-	AdminKey string
+	Dir     string
+	Agent   *Process // Nomad's client, or the embedded engine
+	Server  *Process // placement service
+	Gateway *Process
+	Consuld *Process
+	// NomadServer is Nomad's server; nil with the embedded engine.
+	NomadServer *Process
+	AgentURL    string // Nomad's own API, past the placement service
+	URL         string // placement service
+	ModelURL    string // gateway, with /v1
+	Consuls     string // Consul's URL
+	AdminKey    string
 
 	t   testing.TB
 	bin string
@@ -62,6 +64,9 @@ func Start(t testing.TB, o Options) *Cluster {
 	t.Cleanup(c.stop)
 	if o.Consul != "" {
 		c.startConsul(ports[5])
+	}
+	if o.Nomad != "" {
+		c.startNomadServer(ports)
 	}
 	c.startServer()
 	c.startGateway()
@@ -276,21 +281,15 @@ memory_total_mb   = 32768
 `, port, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), consul)
 }
 
-func (c *Cluster) nomadConfig(ports []int) string {
-	consul := `consul {
-  auto_advertise   = false
-  server_auto_join = false
-  client_auto_join = false
-}`
-	if c.Consuls != "" {
-		consul = fmt.Sprintf("consul {\n  address = %q\n  server_auto_join = false\n  client_auto_join = false\n}", strings.TrimPrefix(c.Consuls, "http://"))
-	}
-	return fmt.Sprintf(`
-name       = "node-1"
+// startNomadServer starts Nomad's server half as a process of its own: killing the client then is killing the client,
+// and a client that finds a leader registers at once, where one beside a server without a leader waits half a minute.
+func (c *Cluster) startNomadServer(ports []int) {
+	c.t.Helper()
+	text := fmt.Sprintf(`
+name       = "server-1"
 data_dir   = %q
-plugin_dir = %q
 bind_addr  = "127.0.0.1"
-log_level  = "DEBUG"
+log_level  = "INFO"
 disable_update_check = true
 ports {
   http = %d
@@ -305,9 +304,51 @@ advertise {
 server {
   enabled          = true
   bootstrap_expect = 1
+  raft_multiplier  = 1
+}
+%s
+`, filepath.Join(c.Dir, "nomad-server"), ports[0], ports[3], ports[4], c.nomadConsul())
+	path := filepath.Join(c.Dir, "nomad-server.hcl")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.NomadServer = c.run("nomad-server", nil, c.Nomad, "agent", "-config", path)
+	c.Eventually(time.Minute, "Nomad has a leader", func() error {
+		body, err := get(c.AgentURL + "/v1/status/leader")
+		if err == nil && strings.Trim(strings.TrimSpace(body), `"`) == "" {
+			err = errors.New("no leader yet")
+		}
+		return err
+	})
+}
+
+func (c *Cluster) nomadConsul() string {
+	if c.Consuls == "" {
+		return "consul {\n  auto_advertise   = false\n  server_auto_join = false\n  client_auto_join = false\n}"
+	}
+	return fmt.Sprintf("consul {\n  address = %q\n  auto_advertise   = false\n  server_auto_join = false\n  client_auto_join = false\n}", strings.TrimPrefix(c.Consuls, "http://"))
+}
+
+func (c *Cluster) nomadConfig(ports []int) string {
+	return fmt.Sprintf(`
+name       = "node-1"
+data_dir   = %q
+plugin_dir = %q
+bind_addr  = "127.0.0.1"
+log_level  = "DEBUG"
+disable_update_check = true
+ports {
+  http = %d
+  rpc  = %d
+}
+advertise {
+  http = "127.0.0.1"
+  rpc  = "127.0.0.1"
+  serf = "127.0.0.1"
 }
 client {
   enabled           = true
+  servers           = ["127.0.0.1:%d"]
   cpu_total_compute = 16000
   memory_total_mb   = 32768
   network_interface = "lo"
@@ -317,7 +358,7 @@ client {
   }
 }
 %s
-`, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), ports[0], ports[3], ports[4], consul)
+`, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), ports[6], ports[7], ports[3], c.nomadConsul())
 }
 
 func (c *Cluster) agentConfig() string { return filepath.Join(c.Dir, "agent.hcl") }
@@ -358,13 +399,13 @@ func (c *Cluster) stop() {
 	if c.Agent != nil && c.Agent.Alive() {
 		c.StopJobs()
 	}
-	for _, p := range []*Process{c.Gateway, c.Server, c.Agent, c.Consuld} {
+	for _, p := range []*Process{c.Gateway, c.Server, c.Agent, c.NomadServer, c.Consuld} {
 		if p != nil {
 			p.Stop()
 		}
 	}
 	if c.t.Failed() {
-		for _, p := range []*Process{c.Agent, c.Server, c.Gateway, c.Consuld} {
+		for _, p := range []*Process{c.Agent, c.NomadServer, c.Server, c.Gateway, c.Consuld} {
 			if p != nil {
 				c.t.Logf("last output of %s:\n%s", p.Name, tail(p.Output(), 60))
 			}
