@@ -22,6 +22,9 @@ const MinAPIVersion = "1.39"
 // ErrNotFound is returned for a container or image that the daemon does not have.
 var ErrNotFound = errors.New("not found")
 
+// ErrNotRunning is returned for a signal to a container that has ended.
+var ErrNotRunning = errors.New("the container does not run")
+
 // UnreachableError says that the daemon did not answer. Trying again later may succeed.
 type UnreachableError struct {
 	Host string

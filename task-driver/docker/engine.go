@@ -305,9 +305,14 @@ func (e *Engine) Logs(ctx context.Context, id string, since time.Time) (io.ReadC
 	return body, e.fault("read container logs", err)
 }
 
-// Signal sends a signal, by name or number, to the container's first process.
+// Signal sends a signal, by name or number, to the container's first process. It returns ErrNotRunning when the
+// container has ended.
 func (e *Engine) Signal(ctx context.Context, id, signal string) error {
-	return e.fault("signal container", e.cli.ContainerKill(ctx, id, signal))
+	err := e.cli.ContainerKill(ctx, id, signal)
+	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "is not running") {
+		return ErrNotRunning
+	}
+	return e.fault("signal container", err)
 }
 
 // Remove kills and removes a container and its nameless volumes. One that is gone, or being removed, is no error.

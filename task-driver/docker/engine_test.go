@@ -15,6 +15,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/docker/dockertest"
+	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
 func testContext(t *testing.T) context.Context {
@@ -136,6 +137,9 @@ func suite(t *testing.T, host string) {
 		if err := e.WaitExit(ctx, id); err != nil {
 			t.Fatal(err)
 		}
+		if err := e.Signal(ctx, id, "SIGKILL"); !errors.Is(err, docker.ErrNotRunning) {
+			t.Errorf("signal after the end: %v", err)
+		}
 		state, err := e.State(ctx, id)
 		if err != nil {
 			t.Fatal(err)
@@ -149,10 +153,12 @@ func suite(t *testing.T, host string) {
 		if err := e.WaitExit(ctx, id); err != nil {
 			t.Fatal(err)
 		}
-		state, err := e.State(ctx, id)
-		exit := docker.ExitOf(state)
-		if err != nil || !exit.OOMKilled || exit.Code == 0 {
-			t.Fatalf("exit = %+v, %v", exit, err)
+		var exit supervisor.Exit
+		for !exit.OOMKilled { // the daemon may note the end first
+			state, err := e.State(ctx, id)
+			if exit = docker.ExitOf(state); err != nil || exit.Code == 0 {
+				t.Fatalf("exit = %+v, %v", exit, err)
+			}
 		}
 	})
 	t.Run("list by label", func(t *testing.T) {

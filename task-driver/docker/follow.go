@@ -56,8 +56,10 @@ var _ supervisor.Workload = (*Workload)(nil)
 
 // Times of the supervisor's patience.
 const (
-	retryEvery = time.Second      // between tries to reach a daemon that is being restarted
-	drainLogs  = 10 * time.Second // for the rest of the output once the container has ended
+	retryEvery  = time.Second           // between tries to reach a daemon that is being restarted
+	settleEvery = 20 * time.Millisecond // for the daemon to note the end of a container whose output has ended
+	oomWait     = 200 * time.Millisecond
+	drainLogs   = 10 * time.Second // for the rest of the output once the container has ended
 )
 
 // NewWorkload makes the workload of a container. With resume it is not started, only taken over.
@@ -120,12 +122,24 @@ func (w *Workload) waitExit(ctx context.Context) supervisor.Exit {
 		case errors.Is(err, ErrNotFound) || errors.Is(stateErr, ErrNotFound):
 			return supervisor.Exit{Code: 137, Signal: 9, Err: "the container was removed by somebody else while the task ran"}
 		case stateErr == nil && !state.Running:
-			return ExitOf(state)
+			return ExitOf(w.lateOOM(ctx, state))
 		}
 		if err := sleep(ctx, retryEvery); err != nil {
 			return supervisor.Exit{Code: -1, Err: err.Error()}
 		}
 	}
+}
+
+// lateOOM looks once more at a container that was killed: the daemon may learn of its end before it learns that the
+// kernel killed it for want of memory.
+func (w *Workload) lateOOM(ctx context.Context, s State) State {
+	if s.ExitCode != 137 || s.OOMKilled || sleep(ctx, oomWait) != nil {
+		return s
+	}
+	if again, err := w.engine.State(ctx, w.follow.Container); err == nil {
+		return again
+	}
+	return s
 }
 
 // ExitOf reads how a container ended. The daemon reports a death by signal as 128 and the signal, as shells do.
@@ -140,20 +154,26 @@ func ExitOf(s State) supervisor.Exit {
 	return exit
 }
 
-// copyLogs copies the output until the container ends. A connection that breaks is opened again behind the last
-// frame that was written.
+// copyLogs copies the output until the container has ended. A connection that breaks is opened again behind the last
+// frame that was written. The last pass begins after the end: daemons are known to end a stream that was opened
+// before without the last words.
 func (w *Workload) copyLogs(ctx context.Context, stdout, stderr io.Writer) {
 	last := w.follow.Since
-	for {
-		broken := w.copyLogsOnce(ctx, stdout, stderr, &last)
-		if ctx.Err() != nil {
-			return
-		}
+	for ctx.Err() == nil {
 		state, err := w.engine.State(ctx, w.follow.Container)
-		if errors.Is(err, ErrNotFound) || err == nil && !state.Running && broken == nil {
+		if errors.Is(err, ErrNotFound) {
 			return
 		}
-		if err := sleep(ctx, retryEvery); err != nil {
+		ended := err == nil && !state.Running
+		broken := w.copyLogsOnce(ctx, stdout, stderr, &last)
+		if ended && broken == nil {
+			return
+		}
+		wait := retryEvery
+		if broken == nil {
+			wait = settleEvery
+		}
+		if err := sleep(ctx, wait); err != nil {
 			return
 		}
 	}

@@ -78,6 +78,27 @@ func TestFollow_ShortContainer(t *testing.T) {
 	}
 }
 
+func TestFollow_StreamEndsBeforeTheLastWords(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	id := makeContainer(t, fake, "stubborn")
+	fake.LoseTail()
+	f := startFollow(t, fake.Host, id, false, time.Time{})
+	for !fake.Asked("GET /containers/.*/logs") {
+		time.Sleep(time.Millisecond)
+	}
+	e := dial(t, fake.Host)
+	for _, name := range []string{"USR1", "KILL"} {
+		if err := e.Signal(testContext(t), id, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-f.exit
+	if out := <-f.out; out != "got USR1\n" {
+		t.Errorf("output = %q", out)
+	}
+}
+
 func TestFollow_DaemonRestart(t *testing.T) {
 	t.Parallel()
 	fake := dockertest.New(t)

@@ -167,12 +167,14 @@ func (r *dockerRuntime) signal(ctx context.Context, t *task, signal string) erro
 }
 
 func (r *dockerRuntime) stop(ctx context.Context, t *task, signal string) error {
-	return r.engine.Signal(ctx, t.record.Container, signal)
+	err := r.engine.Signal(ctx, t.record.Container, signal)
+	if errors.Is(err, docker.ErrNotRunning) {
+		return nil // it has just ended, its supervisor is about to say so
+	}
+	return err
 }
 
-func (r *dockerRuntime) kill(ctx context.Context, t *task) error {
-	return r.engine.Signal(ctx, t.record.Container, "SIGKILL")
-}
+func (r *dockerRuntime) kill(ctx context.Context, t *task) error { return r.stop(ctx, t, "SIGKILL") }
 
 // orphaned takes a container over: it does not depend on its supervisor. Output of the moments without one is read
 // from the daemon's own copy.

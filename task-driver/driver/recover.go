@@ -118,7 +118,6 @@ const retryWatch = time.Second
 
 // watch follows a task until it has ended.
 func (d *Driver) watch(t *task) {
-	t.holdLogs()
 	defer t.releaseLogs()
 	for {
 		status, err := supervisor.Watch(d.done, t.dir)

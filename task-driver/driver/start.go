@@ -142,6 +142,7 @@ func (d *Driver) adopt(cfg *driverpb.TaskConfig, tc TaskConfig, env map[string]s
 		return known
 	}
 	d.tasks[t.id] = t
+	t.holdLogs()
 	go d.watch(t)
 	return t
 }

@@ -28,7 +28,7 @@ type task struct {
 	life      sync.Mutex // held while a supervisor is replaced and while the task is destroyed
 	destroyed bool
 
-	hold []*os.File // the log pipes of a container, held open while a supervisor is replaced; only watch uses it
+	hold []*os.File // the log pipes of a container, held open while a supervisor is replaced; watch closes them
 
 	destroyFailed atomic.Bool // a destroy was asked for and must be tried again
 }

@@ -44,6 +44,7 @@ type Engine struct {
 	apiVersion string
 	serial     int
 	execs      map[string]*execution
+	loseTail   bool
 }
 
 // Fault makes requests whose method and path match go wrong.
@@ -156,6 +157,9 @@ func (e *Engine) SetRuntimes(names ...string) { e.mu.Lock(); defer e.mu.Unlock()
 
 // SetAPIVersion replaces the highest API version the daemon speaks.
 func (e *Engine) SetAPIVersion(v string) { e.mu.Lock(); defer e.mu.Unlock(); e.apiVersion = v }
+
+// LoseTail makes the next stream of logs end without a word when its container ends.
+func (e *Engine) LoseTail() { e.mu.Lock(); defer e.mu.Unlock(); e.loseTail = true }
 
 // Requests lists "METHOD /path" of every request so far.
 func (e *Engine) Requests() []string {

@@ -329,6 +329,14 @@ func (e *Engine) logs(w http.ResponseWriter, r *http.Request, c *container) {
 	w.WriteHeader(http.StatusOK)
 	flusher, _ := w.(http.Flusher)
 	flusher.Flush()
+	e.mu.Lock()
+	lose := e.loseTail
+	e.loseTail = false
+	e.mu.Unlock()
+	if lose {
+		e.until(r.Context(), c, func() bool { return !c.Running && !c.Started.IsZero() || c.removed })
+		return
+	}
 	sent := 0
 	for {
 		more := e.until(r.Context(), c, func() bool { return len(c.log) > sent || !c.Running && !c.Started.IsZero() || c.removed })
