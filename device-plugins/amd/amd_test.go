@@ -333,3 +333,5 @@ func TestDetector_Suite(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, amd.Spec(), amd.Parse) }
+
+func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, amd.Parse) }

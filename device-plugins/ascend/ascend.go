@@ -172,7 +172,7 @@ func parseTable(out string) reading {
 		case "Alarm", "Critical", "UNKNOWN":
 			c.Dead = "npu-smi reports the health " + row["Health"]
 		}
-		r.Cards = append(r.Cards, c)
+		r.Add(c)
 	}
 	r.ProcessesKnown = strings.Contains(out, "Process id")
 	return r
@@ -200,7 +200,7 @@ func parseMapping(out string) reading {
 			continue
 		}
 		c.Name = row.First("Chip Name")
-		r.Cards = append(r.Cards, c)
+		r.Add(c)
 	}
 	return r
 }
@@ -215,7 +215,7 @@ func parsePage(out string) reading {
 		if name := values["Chip Name"]; name != "" {
 			controllerPower = toolout.Text(values["NPU Real-time Power(W)"])
 		} else if c, ok := page(npu, values); ok {
-			r.Cards = append(r.Cards, c)
+			r.Add(c)
 		}
 		values = map[string]string{}
 	}

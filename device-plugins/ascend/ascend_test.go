@@ -331,3 +331,5 @@ func FuzzParseVNPU(f *testing.F) {
 		ascend.ParseSet(out)
 	})
 }
+
+func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, ascend.Parse) }

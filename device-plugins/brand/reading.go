@@ -31,6 +31,7 @@ type Reading struct {
 	Facts map[string]string
 
 	driverByKernel bool
+	byIndex        map[int]int // index → place in Cards; made by At
 }
 
 // Card is one card, chip or partition as a reading printed it.
@@ -80,19 +81,41 @@ func (c *Card) Fact(name, value string) {
 	c.Facts[name] = value
 }
 
-// At finds the card with this index, and makes it when there is none.
+// maxCards bounds what a reading takes of a text: no node has so many cards.
+const maxCards = 1024
+
+// At finds the card with this index, and makes it when there is none. Of an absurd number of cards it gives one that is
+// not kept.
 func (r *Reading) At(index int) *Card {
-	for i := range r.Cards {
-		if have := r.Cards[i].Index; have != nil && *have == index {
-			return &r.Cards[i]
+	if r.byIndex == nil {
+		r.byIndex = map[int]int{}
+		for i, c := range r.Cards {
+			if c.Index != nil {
+				r.byIndex[*c.Index] = i
+			}
 		}
 	}
+	if i, ok := r.byIndex[index]; ok {
+		return &r.Cards[i]
+	}
+	if len(r.Cards) >= maxCards {
+		return &Card{}
+	}
+	r.byIndex[index] = len(r.Cards)
 	r.Cards = append(r.Cards, Card{Index: &index})
 	return &r.Cards[len(r.Cards)-1]
 }
 
+// Add adds a card that may share its index with another.
+func (r *Reading) Add(c Card) {
+	if len(r.Cards) < maxCards {
+		r.Cards, r.byIndex = append(r.Cards, c), nil
+	}
+}
+
 // Merge adds what another reading knows more. What is known stays.
 func (r *Reading) Merge(o Reading) {
+	r.byIndex = nil
 	byIndex := map[int]int{}
 	for i, c := range r.Cards {
 		if c.Index != nil {
@@ -107,11 +130,11 @@ func (r *Reading) Merge(o Reading) {
 		if !ok {
 			i = slices.IndexFunc(r.Cards, theirs.same)
 		}
-		if i < 0 {
-			r.Cards = append(r.Cards, theirs)
-			continue
+		if i >= 0 {
+			r.Cards[i].merge(theirs)
+		} else {
+			r.Add(theirs)
 		}
-		r.Cards[i].merge(theirs)
 	}
 	r.Driver = cmp.Or(r.Driver, o.Driver)
 	r.Trouble = cmp.Or(r.Trouble, o.Trouble)

@@ -150,3 +150,5 @@ func TestDetector_Suite(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, cambricon.Spec(), cambricon.Parse) }
+
+func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, cambricon.Parse) }

@@ -130,19 +130,23 @@ func parseTable(out string) brand.Reading {
 	if m := driverLine.FindStringSubmatch(out); m != nil {
 		r.Driver = toolout.Text(m[1])
 	}
-	for _, unit := range []string{"DCU", "HCU", "GPU"} {
-		for _, row := range toolout.Aligned(out, unit) {
-			index := toolout.Whole(row[unit])
-			if index == nil || !row.Has("AvgPwr") {
-				continue
+	for _, row := range toolout.Aligned(out, "DCU", "HCU", "GPU") {
+		unit := ""
+		for _, name := range []string{"DCU", "HCU", "GPU"} {
+			if row.Has(name) {
+				unit = name
 			}
-			r.Doubtful = r.Doubtful || unit == "GPU"
-			c := r.At(*index)
-			c.TemperatureC, c.UtilizationPct = toolout.Celsius(row["Temp"]), toolout.Percent(row[unit+"%"])
-			c.PowerW, c.PowerLimitW = toolout.Watts(row["AvgPwr"]), toolout.Watts(row["PwrCap"])
-			for _, fact := range []string{"VRAM%", "Fan", "Perf", "Mode", "Dec%", "Enc%", "SCLK", "MCLK"} {
-				c.Fact(fact, row[fact])
-			}
+		}
+		index := toolout.Whole(row[unit])
+		if index == nil || !row.Has("AvgPwr") {
+			continue
+		}
+		r.Doubtful = r.Doubtful || unit == "GPU"
+		c := r.At(*index)
+		c.TemperatureC, c.UtilizationPct = toolout.Celsius(row["Temp"]), toolout.Percent(row[unit+"%"])
+		c.PowerW, c.PowerLimitW = toolout.Watts(row["AvgPwr"]), toolout.Watts(row["PwrCap"])
+		for _, fact := range []string{"VRAM%", "Fan", "Perf", "Mode", "Dec%", "Enc%", "SCLK", "MCLK"} {
+			c.Fact(fact, row[fact])
 		}
 	}
 	return r

@@ -183,3 +183,5 @@ func TestDetector_Suite(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, hygon.Spec(), hygon.Parse) }
+
+func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, hygon.Parse) }

@@ -3,9 +3,9 @@
 package kunlunxin
 
 import (
-	"encoding/csv"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,12 +46,15 @@ func read(_ string, call brand.Call) (brand.Reading, error) {
 	return r, nil
 }
 
-var isIntel = regexp.MustCompile(`Intel XPU-SMI|Intel\(R\)|Level Zero|XPU Manager`)
+// isIntel tells Intel's tool by words that only it prints.
+func isIntel(out string) bool {
+	return slices.ContainsFunc([]string{"Intel XPU-SMI", "Intel(R)", "Level Zero", "XPU Manager"}, func(word string) bool { return strings.Contains(out, word) })
+}
 
 // Parse reads any of the forms in which the tool answers, by its content.
 func Parse(out string) brand.Reading {
 	switch {
-	case isIntel.MatchString(out):
+	case isIntel(out):
 		return brand.Reading{Foreign: true}
 	case strings.Contains(out, "| XPU-SMI"):
 		return parseTable(out)
@@ -150,10 +153,8 @@ const (
 func parseMachine(out string) brand.Reading {
 	var r brand.Reading
 	for line := range strings.Lines(out) {
-		rd := csv.NewReader(strings.NewReader(strings.Join(strings.Fields(line), " ")))
-		rd.Comma, rd.LazyQuotes = ' ', true
-		fields, err := rd.Read()
-		if err != nil || len(fields) <= fieldModel {
+		fields := words(line)
+		if len(fields) <= fieldModel {
 			continue
 		}
 		address, index := toolout.PCI(fields[fieldBus]), toolout.Whole(fields[fieldDevice])
@@ -173,4 +174,17 @@ func parseMachine(out string) brand.Reading {
 		c.Fact("firmware", fields[fieldFirmware])
 	}
 	return r
+}
+
+// words parts a line at its blanks, but for those in quotes.
+func words(line string) []string {
+	var all []string
+	for i, part := range strings.Split(line, `"`) {
+		if i%2 == 1 {
+			all = append(all, part)
+		} else {
+			all = append(all, strings.Fields(part)...)
+		}
+	}
+	return all
 }

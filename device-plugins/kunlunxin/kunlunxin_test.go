@@ -158,3 +158,5 @@ func TestDetector_Suite(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, kunlunxin.Spec(), kunlunxin.Parse) }
+
+func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, kunlunxin.Parse) }

@@ -155,3 +155,5 @@ func TestDetector_Suite(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, mthreads.Spec(), mthreads.Parse) }
+
+func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, mthreads.Parse) }

@@ -16,6 +16,9 @@ func CSV(out string, fallback []string, keys ...string) []Record {
 	header, units := fallback, make([]string, len(fallback))
 	var records []Record
 	for line := range strings.Lines(out) {
+		if len(records) >= maxRecords {
+			break
+		}
 		cells := csvCells(line)
 		if names, inBrackets, ok := csvHeader(cells, keys); ok {
 			header, units = names, inBrackets
@@ -40,6 +43,13 @@ func CSV(out string, fallback []string, keys ...string) []Record {
 func csvCells(line string) []string {
 	if strings.TrimSpace(line) == "" {
 		return nil
+	}
+	if !strings.Contains(line, `"`) {
+		cells := strings.Split(line, ",")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		return cells
 	}
 	rd := csv.NewReader(strings.NewReader(line))
 	rd.LazyQuotes, rd.TrimLeadingSpace, rd.FieldsPerRecord = true, true, -1

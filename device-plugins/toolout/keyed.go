@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -29,69 +28,76 @@ func (p Pair) Path() string {
 	return strings.Join(append(append([]string{}, p.Section...), p.Key), "/")
 }
 
-var keyed = regexp.MustCompile(`^(\s*)(\S.*?)\s*(?::\s+|\s:|:$)(.*)$`)
+// cut parts a line at the first colon with a blank, or nothing, beside it: addresses and times have colons too.
+func cut(line string) (key, value string) {
+	for i := 1; i < len(line); i++ {
+		if line[i] == ':' && (i+1 == len(line) || blank(line[i+1]) || blank(line[i-1])) {
+			return strings.TrimSpace(line[:i]), strings.TrimSpace(line[i+1:])
+		}
+	}
+	return line, ""
+}
+
+func blank(c byte) bool { return c == ' ' || c == '\t' }
+
+// indent is the number of blanks that a line begins with, -1 for a line of nothing else.
+func indent(line string) int {
+	for i := 0; i < len(line); i++ {
+		if line[i] > ' ' {
+			return i
+		}
+	}
+	return -1
+}
+
+// deepest is how deep titles are followed. Real ones are four deep.
+const deepest = 16
 
 // Pairs reads lines of keys and values. A line without a value is a title, of what is indented under it; where a text
 // has lost its blanks, of all that follows until the next title. A pair with nested pairs is a title too.
 func Pairs(out string) []Pair {
-	type title struct {
-		indent int
-		name   string
-	}
 	lines := strings.Split(strings.ReplaceAll(out, "\r", ""), "\n")
-	flat := true
-	for _, line := range lines {
-		if t := strings.TrimSpace(line); t != "" && line[0] <= ' ' {
-			flat = false
-		}
-	}
+	flat := !slices.ContainsFunc(lines, func(line string) bool { return indent(line) > 0 })
 	var pairs []Pair
-	var titles []title
+	var titles []string
+	var depths []int // of the titles
 	for n, line := range lines {
-		text := strings.TrimSpace(line)
-		if text == "" {
+		depth := indent(line)
+		if depth < 0 {
 			continue
 		}
-		indent := len(line) - len(strings.TrimLeft(line, " \t"))
-		for len(titles) > 0 && titles[len(titles)-1].indent >= indent && !flat {
-			titles = titles[:len(titles)-1]
+		for !flat && len(titles) > 0 && depths[len(depths)-1] >= depth {
+			titles, depths = titles[:len(titles)-1:len(titles)-1], depths[:len(depths)-1]
 		}
-		key, value := text, ""
-		if m := keyed.FindStringSubmatch(line); m != nil {
-			key, value = m[2], strings.TrimSpace(m[3])
-		}
-		section := make([]string, len(titles))
-		for i, t := range titles {
-			section[i] = t.name
-		}
-		pairs = append(pairs, Pair{Section: section, Key: key, Value: value})
-		if flat && value == "" {
-			titles = []title{{0, key}}
-		} else if !flat && (value == "" || nested(lines[n+1:], indent)) && len(titles) < 16 {
-			name := key
-			if value != "" {
-				name = key + " " + value
-			}
-			titles = append(titles, title{indent, name})
+		key, value := cut(strings.TrimSpace(line))
+		pairs = append(pairs, Pair{Section: titles[:len(titles):len(titles)], Key: key, Value: value})
+		switch {
+		case flat && value == "":
+			titles = []string{key}
+		case !flat && (value == "" || nested(lines[n+1:], depth)) && len(titles) < deepest:
+			titles, depths = append(titles, strings.TrimSpace(key+" "+value)), append(depths, depth)
 		}
 	}
 	return pairs
 }
 
 // nested tells whether the next line that is not blank is indented deeper.
-func nested(lines []string, indent int) bool {
+func nested(lines []string, depth int) bool {
 	for _, line := range lines {
-		if strings.TrimSpace(line) != "" {
-			return len(line)-len(strings.TrimLeft(line, " \t")) > indent
+		if next := indent(line); next >= 0 {
+			return next > depth
 		}
 	}
 	return false
 }
 
+// maxTries bounds how often JSON is looked for: each try may read to the end.
+const maxTries = 4
+
 // JSON reads the first JSON value that starts a line: tools print banners before it and warnings behind it.
 func JSON(out string) (any, bool) {
 	tries := 0
-	for at := 0; at < len(out) && tries < 64; {
+	for at := 0; at < len(out) && tries < maxTries; {
 		end := strings.IndexByte(out[at:], '\n')
 		if end < 0 {
 			end = len(out) - at

@@ -1,10 +1,12 @@
 package toolout
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
+
+// maxRecords bounds what is taken of one table. No node has so many cards and processes on them.
+const maxRecords = 8192
 
 // A Record is one entry of a table: column name → value as printed.
 type Record map[string]string
@@ -44,15 +46,24 @@ func Cells(line string) []string {
 
 // Border tells whether a line only separates: dashes, equals signs and their crossings.
 func Border(line string) bool {
-	line = strings.TrimSpace(line)
-	return strings.Count(line, "-")+strings.Count(line, "=") > 2 && strings.Trim(line, "+-=|* ") == ""
+	dashes := 0
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; c {
+		case '-', '=':
+			dashes++
+		case '+', '|', '*', ' ', '\t', '\r', '\n':
+		default:
+			return false
+		}
+	}
+	return dashes > 2
 }
 
 // Boxed reads every boxed table whose header begins with one of the keys, such as "GPU". A header may have several
 // lines; an entry has as many lines, and its n-th is read by the n-th line of the header. A line between borders that
 // has another number of cells than its header is left out.
 func Boxed(out string, keys ...string) []Record {
-	var header [][]string
+	var header [][][]string // line → cell → names
 	var records []Record
 	var current Record
 	inHeader, row := false, 0
@@ -63,6 +74,9 @@ func Boxed(out string, keys ...string) []Record {
 		current, row = nil, 0
 	}
 	for line := range strings.Lines(out) {
+		if len(records) >= maxRecords {
+			break
+		}
 		cells := Cells(line)
 		switch {
 		case Border(line):
@@ -71,9 +85,9 @@ func Boxed(out string, keys ...string) []Record {
 		case cells == nil:
 		case startsWith(cells[0], keys):
 			flush()
-			header, inHeader = [][]string{cells}, true
+			header, inHeader = [][][]string{names(cells)}, true
 		case inHeader:
-			header = append(header, cells)
+			header = append(header, names(cells))
 		case row < len(header) && len(cells) == len(header[row]):
 			if current == nil {
 				current = Record{}
@@ -92,27 +106,40 @@ func Boxed(out string, keys ...string) []Record {
 	return records
 }
 
+func names(cells []string) [][]string {
+	all := make([][]string, len(cells))
+	for i, cell := range cells {
+		all[i] = Names(cell)
+	}
+	return all
+}
+
 func startsWith(cell string, keys []string) bool {
 	first, _, _ := strings.Cut(cell, " ")
 	return slices.Contains(keys, first) || slices.Contains(keys, cell)
 }
 
-var wide = regexp.MustCompile(`\s{2,}`)
-
 // Names are the column names in one cell or line of a header: words that one blank parts belong together.
 func Names(header string) []string {
+	var names []string
 	header = strings.TrimSpace(header)
-	if header == "" {
-		return nil
+	for header != "" {
+		at := strings.Index(header, "  ")
+		if tab := strings.IndexByte(header, '\t'); tab >= 0 && (at < 0 || tab < at) {
+			at = tab
+		}
+		if at < 0 {
+			return append(names, header)
+		}
+		names, header = append(names, header[:at]), strings.TrimSpace(header[at:])
 	}
-	return wide.Split(header, -1)
+	return names
 }
 
 // add reads one cell by its header. Several values stand in the order of the names. Values too many belong to the
 // name of the product, the only one with blanks in it; where some are missing, nothing tells which, and none is taken
 // but the index that leads the line.
-func (r Record) add(header, cell string, leads bool) {
-	names, values := Names(header), Values(cell)
+func (r Record) add(names []string, cell string, leads bool) {
 	if len(names) == 0 {
 		return
 	}
@@ -120,6 +147,7 @@ func (r Record) add(header, cell string, leads bool) {
 		r[names[0]] = cell
 		return
 	}
+	values := Values(cell)
 	if more := len(values) - len(names); more > 0 {
 		at := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, "name") })
 		if at < 0 {
@@ -135,24 +163,37 @@ func (r Record) add(header, cell string, leads bool) {
 	}
 }
 
-var (
-	loneUnit = regexp.MustCompile(`^(?:W|mW|KiB|KB|MiB|MB|GiB|GB|B|C|°C|%|MHz|Mhz|Mb/s|ns)(?:/.*)?$`)
-	number   = regexp.MustCompile(`^(?:[0-9]|N/A|NA|-|ERR!)`)
-)
+// units that some tools print apart from their numbers.
+var units = map[string]bool{
+	"W": true, "mW": true, "KiB": true, "KB": true, "MiB": true, "MB": true, "GiB": true, "GB": true, "B": true, "C": true, "°C": true,
+	"%": true, "MHz": true, "Mhz": true, "Mb/s": true, "ns": true,
+}
+
+// isUnit tells whether a word is a unit, or one with "/ total" behind it.
+func isUnit(word string) bool {
+	unit, _, _ := strings.Cut(word, "/")
+	return units[word] || units[unit]
+}
+
+// numeric tells whether a word is a number, or stands for one that is not known.
+func numeric(word string) bool {
+	if word == "" {
+		return false
+	}
+	return word[0] >= '0' && word[0] <= '9' || word[0] == '-' || strings.HasPrefix(word, "N/A") || strings.HasPrefix(word, "NA") || strings.HasPrefix(word, "ERR!")
+}
 
 // Values splits the text of a cell at its blanks, but keeps a number with its unit, and "used / total", together.
 func Values(cell string) []string {
-	var values []string
 	words := strings.Fields(cell)
+	values := make([]string, 0, len(words))
 	for i, w := range words {
 		last := len(values) - 1
-		slash := w == "/" && i+1 < len(words) && number.MatchString(words[i+1])
 		switch {
 		case last < 0:
 			values = append(values, w)
-		case (loneUnit.MatchString(w) || slash) && number.MatchString(values[last]):
-			values[last] += w
-		case len(values[last]) > 1 && strings.HasSuffix(values[last], "/"), len(w) > 1 && w[0] == '/' && number.MatchString(w[1:]) && number.MatchString(values[last]):
+		case len(values[last]) > 1 && strings.HasSuffix(values[last], "/"),
+			numeric(values[last]) && (isUnit(w) || w == "/" && i+1 < len(words) && numeric(words[i+1]) || len(w) > 1 && w[0] == '/' && numeric(w[1:])):
 			values[last] += w
 		default:
 			values = append(values, w)
@@ -167,19 +208,27 @@ func Aligned(out string, keys ...string) []Record {
 	var header []string
 	var records []Record
 	for line := range strings.Lines(out) {
+		if len(records) >= maxRecords {
+			break
+		}
 		if Border(line) || strings.TrimSpace(line) == "" {
 			continue
 		}
-		if names := Names(line); startsWith(strings.TrimSpace(line), keys) && len(names) > 1 {
-			header = names
+		if startsWith(strings.TrimSpace(line), keys) {
+			if names := Names(line); len(names) > 1 {
+				header = names
+				continue
+			}
+		}
+		if header == nil {
 			continue
 		}
 		values := Values(line)
-		if header == nil || len(values) == 0 || Whole(values[0]) == nil {
+		if len(values) == 0 || Whole(values[0]) == nil {
 			continue
 		}
 		if len(values) != len(header) {
-			values = wide.Split(strings.TrimSpace(line), -1)
+			values = Names(line)
 		}
 		if len(values) != len(header) {
 			continue

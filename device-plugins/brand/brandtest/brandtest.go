@@ -227,3 +227,34 @@ func Fuzz(f *testing.F, spec brand.Spec, parse func(string) brand.Reading) {
 		}
 	})
 }
+
+// Benchmark measures a parser on 1 MiB of hostile text: everything recorded, over and over, and cards without end.
+func Benchmark(b *testing.B, parse func(string) brand.Reading) {
+	b.Helper()
+	files, err := filepath.Glob(filepath.Join("testdata", "*.*"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	const size = 1 << 20
+	for _, file := range files {
+		if strings.HasSuffix(file, ".md") {
+			continue
+		}
+		body := Recorded(b, filepath.Base(file))
+		b.Run(filepath.Base(file), func(b *testing.B) {
+			text := strings.Repeat(body+"\n", size/len(body)+1)[:size]
+			for b.Loop() {
+				parse(text)
+			}
+		})
+	}
+	b.Run("cards without end", func(b *testing.B) {
+		var text strings.Builder
+		for i := 0; text.Len() < size; i++ {
+			fmt.Fprintf(&text, "GPU[%d] : VRAM Total Memory (B): %d\n", i, i)
+		}
+		for b.Loop() {
+			parse(text.String())
+		}
+	})
+}
