@@ -98,6 +98,48 @@ func TestDiff_AsNomadPlans(t *testing.T) {
 	}
 }
 
+// TestDiff_ObjectsInNomadsOrder compares the order of what both show: a plan is read from top to bottom.
+func TestDiff_ObjectsInNomadsOrder(t *testing.T) {
+	t.Parallel()
+	recorded, err := os.ReadFile("testdata/plan.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want api.JobDiff
+	if err := json.Unmarshal(recorded, &want); err != nil {
+		t.Fatal(err)
+	}
+	order := func(diff *api.JobDiff) map[string][]string {
+		out := map[string][]string{}
+		for _, g := range diff.TaskGroups {
+			out[g.Name] = names(g.Objects)
+			for _, task := range g.Tasks {
+				out[g.Name+"/"+task.Name] = names(task.Objects)
+			}
+		}
+		return out
+	}
+	got := order(Diff(job(t, "before.nomad.hcl"), job(t, "after.nomad.hcl")))
+	for place, theirs := range order(&want) {
+		both := func(in []string) func(string) bool { return func(name string) bool { return !slices.Contains(in, name) } }
+		ours := got[place]
+		wanted := slices.DeleteFunc(slices.Clone(theirs), both(ours))
+		if diff := cmp.Diff(wanted, slices.DeleteFunc(slices.Clone(ours), both(theirs))); diff != "" {
+			t.Errorf("%s (-nomad +ours):\n%s", place, diff)
+		}
+	}
+}
+
+// names are the names of objects, each once.
+func names(objects []*api.ObjectDiff) (out []string) {
+	for _, o := range objects {
+		if !slices.Contains(out, o.Name) {
+			out = append(out, o.Name)
+		}
+	}
+	return out
+}
+
 func TestDiff_SameJobIsNone(t *testing.T) {
 	t.Parallel()
 	got := Diff(job(t, "before.nomad.hcl"), job(t, "before.nomad.hcl"))

@@ -76,7 +76,32 @@ func parts(before, after reflect.Value, context bool) (fields []*api.FieldDiff, 
 		fields, objects = append(fields, f...), append(objects, o...)
 	}
 	sortFields(fields)
+	sortObjects(objectOrder[t], objects)
 	return fields, objects
+}
+
+// objectOrder is the order in which Nomad 2.0.5 lists what a task and a group contain; the rest follows as it comes.
+var objectOrder = map[reflect.Type][]string{
+	reflect.TypeFor[api.TaskGroup](): {
+		"Constraint", "Affinity", "RestartPolicy", "Migrate", "ReschedulePolicy", "EphemeralDisk", "Update", "Disconnect", "Network",
+		"Scaling", "Service",
+	},
+	reflect.TypeFor[api.Task](): {
+		"Constraint", "Affinity", "Config", "Resources", "LogConfig", "Artifact", "Service", "Template",
+	},
+}
+
+func sortObjects(order []string, objects []*api.ObjectDiff) {
+	if order == nil {
+		return
+	}
+	rank := func(name string) int {
+		if at := slices.Index(order, name); at >= 0 {
+			return at
+		}
+		return len(order)
+	}
+	slices.SortStableFunc(objects, func(a, b *api.ObjectDiff) int { return cmp.Compare(rank(a.Name), rank(b.Name)) })
 }
 
 var portType = reflect.TypeFor[api.Port]()
