@@ -69,6 +69,10 @@ type seen struct {
 // tokenLife is how long a Nomad token is believed without asking again.
 const tokenLife = 5 * time.Second
 
+// aclsDisabled is the accessor of the token that Nomad, from 1.7 on, makes up for any text when its ACLs are off: it
+// says nothing about who sent the request.
+const aclsDisabled = "acls-disabled"
+
 // Of tells who sent the request. The error is a *httpx.Problem.
 func (r *Resolver) Of(req *http.Request) (Who, error) {
 	token := auth.Token(req)
@@ -105,6 +109,9 @@ func (r *Resolver) ofNomad(ctx context.Context, token string) (Who, error) {
 		return Who{}, problemOf(auth.ErrBadCredentials)
 	default:
 		return Who{}, httpx.NewProblem(http.StatusServiceUnavailable, "nomad_unavailable", "Nomad cannot be reached to check the token: try again")
+	}
+	if t.AccessorID == aclsDisabled || t.AccessorID == "" {
+		return Who{}, problemOf(auth.ErrBadCredentials)
 	}
 	id := auth.Identity{Tenant: DefaultTenant, User: t.Name, Role: auth.RoleMember, Kind: KindNomad, KeyID: t.AccessorID}
 	if id.User == "" {
