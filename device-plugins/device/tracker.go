@@ -37,9 +37,16 @@ func (t *tracker) fail(err error) {
 
 // observe notes a reading.
 func (t *tracker) observe(listed []accel.Card) {
-	seen := map[string]bool{}
+	seen, before := map[string]bool{}, map[string]bool{}
+	for uuid := range t.known {
+		before[uuid] = true
+	}
+	named := map[string]bool{}
 	for _, c := range listed {
-		for _, uuid := range t.take(c) {
+		named[c.UUID] = true
+	}
+	for _, c := range listed {
+		for _, uuid := range t.take(c, named) {
 			seen[uuid] = true
 		}
 	}
@@ -47,7 +54,7 @@ func (t *tracker) observe(listed []accel.Card) {
 		if seen[uuid] {
 			continue
 		}
-		if t.replaced(e.card, listed) {
+		if replaced(e.card, listed, before) {
 			delete(t.known, uuid)
 			continue
 		}
@@ -55,15 +62,17 @@ func (t *tracker) observe(listed []accel.Card) {
 	}
 }
 
-// take files one listed card and returns the identities it stands for.
-func (t *tracker) take(c accel.Card) []string {
+// take files one listed card and returns the identities it stands for. The named are listed themselves: another card at
+// their place says nothing of them.
+func (t *tracker) take(c accel.Card, named map[string]bool) []string {
 	if e := t.known[c.UUID]; e != nil {
 		e.update(c)
 		return []string{c.UUID}
 	}
 	if placeOnly(c) || !c.Health.OK {
 		// A dead card often cannot say who it is. What is known at its place is what died, partitions included.
-		if heirs := t.at(c); len(heirs) > 0 {
+		heirs := slices.DeleteFunc(t.at(c), func(uuid string) bool { return named[uuid] })
+		if len(heirs) > 0 {
 			for _, uuid := range heirs {
 				t.known[uuid].judge(c.Health)
 			}
@@ -97,10 +106,12 @@ func (t *tracker) at(c accel.Card) []string {
 }
 
 // replaced tells whether a working card stands where the unlisted one stood: partitions were made anew, or a card that
-// was known by its place has told its UUID.
-func (t *tracker) replaced(gone accel.Card, listed []accel.Card) bool {
+// was known by its place has told its UUID. Two chips of one board share an address: the one that was known beside the
+// unlisted one does not replace it.
+func replaced(gone accel.Card, listed []accel.Card, before map[string]bool) bool {
 	return gone.PCIAddress != "" && slices.ContainsFunc(listed, func(c accel.Card) bool {
-		return c.PCIAddress == gone.PCIAddress && c.Health.OK && !placeOnly(c)
+		twins := before[c.UUID] && c.Form == accel.Whole && gone.Form == accel.Whole
+		return c.PCIAddress == gone.PCIAddress && c.Health.OK && !placeOnly(c) && !twins
 	})
 }
 

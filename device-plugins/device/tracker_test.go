@@ -180,3 +180,24 @@ func TestTracker_Property(t *testing.T) {
 		}
 	})
 }
+
+func TestTracker_TwoChipsAtOneAddress(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(2)
+	a, b := good("NPU-0000:01:00.0-0", "0000:01:00.0"), good("NPU-0000:01:00.0-1", "0000:01:00.0")
+	tr.observe([]accel.Card{a, b})
+	wantStates(t, tr, map[string]string{a.UUID: "ok", b.UUID: "ok"})
+	tr.observe([]accel.Card{a})
+	tr.observe([]accel.Card{a})
+	wantStates(t, tr, map[string]string{a.UUID: "ok", b.UUID: reasonMissing})
+	tr.observe([]accel.Card{a, b})
+	wantStates(t, tr, map[string]string{a.UUID: "ok", b.UUID: "ok"})
+}
+
+func TestTracker_SickChipBesideAGoodOne(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(1)
+	a, b := good("NPU-0000:01:00.0-0", "0000:01:00.0"), bad(good("NPU-0000:01:00.0-1", "0000:01:00.0"), "Alarm")
+	tr.observe([]accel.Card{a, b})
+	wantStates(t, tr, map[string]string{a.UUID: "ok", b.UUID: "Alarm"})
+}
