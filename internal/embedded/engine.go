@@ -47,7 +47,7 @@ type NodeSide interface {
 
 // Config says what an engine is made of.
 type Config struct {
-	DataDir  string       // state and allocations; empty keeps everything in memory
+	DataDir  string       // state and allocations; empty keeps the state in memory, and runs no node on this machine
 	HTTPAddr string       // 127.0.0.1:0 when empty
 	Listener net.Listener // used instead of HTTPAddr when set
 
@@ -94,6 +94,9 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if cfg.HTTPAddr == "" {
 		cfg.HTTPAddr = "127.0.0.1:0"
+	}
+	if cfg.NodeEnabled && cfg.DataDir == "" {
+		return nil, errors.New("this machine as a node needs a folder for its allocations: set DataDir")
 	}
 	stateDir := ""
 	if cfg.DataDir != "" {
@@ -172,9 +175,6 @@ func (e *Engine) makeNode() error {
 
 // nodeID reads the machine's id, or makes one.
 func nodeID(dir string) (string, error) {
-	if dir == "" {
-		return uuid.NewString(), nil
-	}
 	path := filepath.Join(dir, "node_id")
 	text, err := os.ReadFile(path)
 	if err == nil {

@@ -191,6 +191,17 @@ func TestEngine_HostsThisMachine(t *testing.T) {
 	}
 }
 
+func TestNew_NodeWithoutAFolderIsRefused(t *testing.T) {
+	t.Parallel()
+	_, err := embedded.New(embedded.Config{NodeEnabled: true, NewNode: func(client.Config) (embedded.NodeSide, error) {
+		t.Error("a node was made, which would write into the working folder")
+		return nil, nil
+	}})
+	if err == nil || !strings.Contains(err.Error(), "set DataDir") {
+		t.Errorf("err = %v, want one that says what to set", err)
+	}
+}
+
 func TestEngine_NodeThatIsGoneIsDown(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
