@@ -63,18 +63,3 @@ func VisibleEnv(cards []Card) map[string]string {
 	}
 	return env
 }
-
-// VisibleNames lists every variable that VisibleEnv sets, so that others can strip or refuse them.
-func VisibleNames() []string {
-	seen := map[string]bool{}
-	var names []string
-	for _, v := range Vendors() {
-		for _, x := range visibleVars[v] {
-			if !seen[x.name] {
-				seen[x.name] = true
-				names = append(names, x.name)
-			}
-		}
-	}
-	return names
-}

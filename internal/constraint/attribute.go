@@ -44,12 +44,6 @@ func makeUnits() map[string]unit {
 	return table
 }
 
-// KnownUnit reports whether Nomad accepts the unit in a device attribute. The empty unit is a plain number.
-func KnownUnit(name string) bool {
-	_, ok := units[name]
-	return ok || name == ""
-}
-
 // ParseAttribute reads a literal of a device constraint: a number with a unit, an integer, a float, a boolean, and
 // otherwise text, in this order. It is nil for the empty literal.
 func ParseAttribute(literal string) *api.Attribute {

@@ -78,15 +78,6 @@ func (e Event) Evaluation() (*api.Evaluation, error) {
 	return out.Evaluation, nil
 }
 
-// JobTree reads the payload of an event of topic Job; nil when it carries no job.
-func (e Event) JobTree() (Tree, error) {
-	var out struct{ Job Tree }
-	if err := DecodeTree(e.Payload, &out); err != nil {
-		return nil, fmt.Errorf("read job of event %s of %s: %w", e.Type, e.Key, err)
-	}
-	return out.Job, nil
-}
-
 func (e Event) read(out any) error {
 	if err := json.Unmarshal(e.Payload, out); err != nil {
 		return fmt.Errorf("read %s event %s of %s: %w", e.Topic, e.Type, e.Key, err)

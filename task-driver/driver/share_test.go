@@ -228,7 +228,7 @@ func TestTaskEnv_NothingWidensTheGrant(t *testing.T) {
 	t.Parallel()
 	// Every variable of every brand, from each source a job controls.
 	wide := map[string]string{"HETEROFLOW_CARDS": "all", "HETEROFLOW_MEMORY_MIB": "999999", "HETEROFLOW_QOS": "gold", "KEEP": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute"}
-	for _, name := range accel.VisibleNames() {
+	for name := range accel.VisibleEnv(nil) {
 		wide[name] = "all"
 	}
 	for name, c := range map[string]struct {
