@@ -23,9 +23,9 @@ type View struct {
 	from Pools
 
 	mu    sync.Mutex
-	taken map[watch.PoolKey]int // nil when it has to be read
-	round uint64                // counts what made the copy old
-	busy  int                   // changes under way, of which a reader cannot tell whether it saw them
+	taken watch.Taken // nil when it has to be read
+	round uint64      // counts what made the copy old
+	busy  int         // changes under way, of which a reader cannot tell whether it saw them
 }
 
 // New makes a view that has read nothing yet.
@@ -40,20 +40,15 @@ func (v *View) Invalidate() {
 }
 
 // Taken is what is taken of each pool. The map is not to be changed. cached tells that the store was not asked.
-func (v *View) Taken(ctx context.Context) (taken map[watch.PoolKey]int, cached bool, err error) {
+func (v *View) Taken(ctx context.Context) (taken watch.Taken, cached bool, err error) {
 	v.mu.Lock()
 	have, round := v.taken, v.round
 	v.mu.Unlock()
 	if have != nil {
 		return have, true, nil
 	}
-	pools, err := v.from.Pools(ctx)
-	if err != nil {
-		return nil, false, fmt.Errorf("read the ledger's pools: %w", err)
-	}
-	taken = make(map[watch.PoolKey]int, len(pools))
-	for _, p := range pools {
-		taken[watch.PoolKey{NodeID: p.NodeID, Group: p.Group}] = p.Taken
+	if taken, err = v.Read(ctx); err != nil {
+		return nil, false, err
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -61,6 +56,21 @@ func (v *View) Taken(ctx context.Context) (taken map[watch.PoolKey]int, cached b
 		v.taken = taken
 	}
 	return taken, false, nil
+}
+
+// Read is what is taken of each pool, from the store.
+func (v *View) Read(ctx context.Context) (watch.Taken, error) {
+	pools, err := v.from.Pools(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger's pools: %w", err)
+	}
+	taken := watch.Taken{}
+	for _, p := range pools {
+		if p.Taken != 0 {
+			add(taken, p.NodeID, p.Group, p.Taken)
+		}
+	}
+	return taken, nil
 }
 
 // Change does a change of the ledger in which claims take the place of others, and notes it when it went well.
@@ -78,7 +88,7 @@ func (v *View) Change(before, after []store.Claim, do func() error) error {
 		v.taken = nil
 		return err
 	}
-	next := maps.Clone(v.taken) // others may be reading the old one
+	next := copyFor(v.taken, before, after) // others may be reading the old one
 	addTo(next, before, -1)
 	addTo(next, after, 1)
 	v.taken = next
@@ -86,18 +96,39 @@ func (v *View) Change(before, after []store.Claim, do func() error) error {
 }
 
 // Without is taken without some claims.
-func Without(taken map[watch.PoolKey]int, claims []store.Claim) map[watch.PoolKey]int {
+func Without(taken watch.Taken, claims []store.Claim) watch.Taken {
 	if len(claims) == 0 {
 		return taken
 	}
-	next := maps.Clone(taken)
+	next := copyFor(taken, claims)
 	addTo(next, claims, -1)
 	return next
 }
 
-func addTo(taken map[watch.PoolKey]int, claims []store.Claim, sign int) {
+// copyFor is a copy in which the nodes of the claims may be changed.
+func copyFor(taken watch.Taken, claims ...[]store.Claim) watch.Taken {
+	next := maps.Clone(taken)
+	for _, list := range claims {
+		for _, c := range list {
+			next[c.NodeID] = maps.Clone(taken[c.NodeID])
+		}
+	}
+	return next
+}
+
+func addTo(taken watch.Taken, claims []store.Claim, sign int) {
 	for _, c := range claims {
-		key := watch.PoolKey{NodeID: c.NodeID, Group: c.Group}
-		taken[key] = max(0, taken[key]+sign*c.Units)
+		add(taken, c.NodeID, c.Group, sign*c.Units)
+	}
+}
+
+func add(taken watch.Taken, node, group string, units int) {
+	if taken[node] == nil {
+		taken[node] = map[string]int{}
+	}
+	if left := taken[node][group] + units; left > 0 {
+		taken[node][group] = left
+	} else {
+		delete(taken[node], group)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // ListGPUs says what is free on each card.
 func (s *server) ListGPUs(ctx context.Context, r api.ListGPUsRequestObject) (api.ListGPUsResponseObject, error) {
-	taken, _, err := s.Ledger.Taken(ctx)
+	taken, err := s.Ledger.Read(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -66,10 +66,10 @@ func models(pattern string) []string {
 
 // gpuOf is a card for people. A shared card counts what is reserved too; of whole cards a reservation does not say
 // which one it is.
-func gpuOf(c watch.CardView, taken map[watch.PoolKey]int) api.GPU {
+func gpuOf(c watch.CardView, taken watch.Taken) api.GPU {
 	used := c.UsedUnits
 	if c.In.Form != accel.Whole && len(c.In.Cards) == 1 {
-		used = max(used, taken[watch.PoolKey{NodeID: c.NodeID, Group: c.Pool}])
+		used = max(used, taken[c.NodeID][c.Pool])
 	}
 	out := api.GPU{
 		UUID: c.UUID, Vendor: string(c.In.Vendor), Model: c.In.Model, Index: c.Index, NodeID: c.NodeID, NodeName: c.NodeName,
@@ -121,7 +121,7 @@ func (s *server) usesOf(ctx context.Context, c watch.CardView, tenant string) ([
 
 // ListNodes says what is free on each node.
 func (s *server) ListNodes(ctx context.Context, _ api.ListNodesRequestObject) (api.ListNodesResponseObject, error) {
-	taken, _, err := s.Ledger.Taken(ctx)
+	taken, err := s.Ledger.Read(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -33,6 +33,7 @@ type parts struct {
 	watcher *watch.Watcher
 	queue   *queue.Queue
 	tuning  *tuning.Tuning
+	submit  *submit.Submitter
 	handler http.Handler
 }
 
@@ -58,6 +59,7 @@ func assemble(ctx context.Context, c Config, db *store.Store) (*parts, error) {
 		Expect: func(job watch.JobKey, eval string) { p.watcher.Expect(job, eval) },
 		Wake:   func() { p.queue.Wake() },
 	})
+	p.submit = sub
 	p.queue = queue.New(db, sub, c.Clock, c.Log)
 	p.watcher = watch.New(watch.Config{
 		Nomad: nomad, Store: db, World: world, Clock: c.Clock, Log: c.Log,

@@ -106,6 +106,7 @@ func work(ctx context.Context, c Config, edge *edge) error {
 	g.Go(func() error { return p.tuning.Run(ctx) })
 	err = g.Wait()
 	edge.drained() // answers in progress may still need the database
+	p.submit.Wait()
 	return err
 }
 

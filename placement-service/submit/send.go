@@ -57,20 +57,24 @@ func (s *Submitter) sent(ctx context.Context, sub submission, row store.Job, fou
 	if s.Expect != nil && sub.reading.Asks() {
 		s.Expect(sub.key, row.EvalID)
 	}
-	if found.reservation != "" {
-		if _, err := s.Store.MarkSubmitted(ctx, found.reservation); err != nil {
-			s.log.Warn("reservation not marked", "job_id", row.ID, "error", err)
-		}
-	}
 	stored, err := s.Store.PutJob(ctx, row)
 	if err != nil {
 		s.log.Warn("submitted job not noted, it is found again by its spec", "job_id", row.ID, "error", err)
 	} else {
 		row = stored
 	}
-	if found.decision != nil {
-		s.note(ctx, sub.key, "placed", found)
-	}
+	s.afterwards.Go(func() { // nobody waits for these
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if found.reservation != "" {
+			if _, err := s.Store.MarkSubmitted(ctx, found.reservation); err != nil {
+				s.log.Warn("reservation not marked", "job_id", row.ID, "error", err)
+			}
+		}
+		if found.decision != nil {
+			s.note(ctx, sub.key, "placed", found)
+		}
+	})
 	s.log.Info("job submitted", "namespace", row.Namespace, "job_id", row.ID, "tenant", row.Tenant, "eval_id", row.EvalID, "repeated", found.repeated())
 	return Result{Answer: answer, Job: row}, nil
 }

@@ -67,6 +67,8 @@ type Submitter struct {
 	switches *switchBook
 	metrics  *metrics
 	locks    jobLocks
+	// afterwards is what is still to be written for jobs that were answered.
+	afterwards sync.WaitGroup
 }
 
 // New makes a submitter.
@@ -76,6 +78,9 @@ func New(c Config) *Submitter {
 	}
 	return &Submitter{Config: c, log: c.Log.Named("submit"), switches: newSwitchBook(), metrics: newMetrics()}
 }
+
+// Wait returns when everything is written of the jobs that were answered. Call it before the store is closed.
+func (s *Submitter) Wait() { s.afterwards.Wait() }
 
 // reservationLife is how long what was reserved waits for its allocations.
 const reservationLife = 5 * time.Minute

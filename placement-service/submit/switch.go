@@ -3,6 +3,7 @@ package submit
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,11 +38,12 @@ func (b *switchBook) hold(s *engine.Snapshot, key watch.JobKey) {
 		return
 	}
 	for i := range s.Nodes {
-		for j := range s.Nodes[i].Pools {
-			p := &s.Nodes[i].Pools[j]
-			for _, c := range p.Cards {
+		n := &s.Nodes[i]
+		for j := range n.Pools {
+			for _, c := range n.Pools[j].Cards {
 				if h, ok := b.held[c.UUID]; ok && h.job != key {
-					p.Used += c.Units - c.UsedUnits
+					n.Pools = slices.Clone(n.Pools) // snapshots share what nobody uses
+					n.Pools[j].Used += c.Units - c.UsedUnits
 				}
 			}
 		}

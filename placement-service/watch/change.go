@@ -2,6 +2,7 @@ package watch
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -11,11 +12,16 @@ import (
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
-// setNode takes a node in and returns its pools for the ledger.
-func (w *World) setNode(n *api.Node, now time.Time) []store.Pool {
+// setNode takes a node in and reports whether anything that placement looks at changed: most updates of a node are
+// about its allocations.
+func (w *World) setNode(n *api.Node, now time.Time) bool {
 	view := viewNode(n)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if old := w.nodes[n.ID]; old != nil && reflect.DeepEqual(old, view) {
+		w.asOf = now
+		return false
+	}
 	if w.nodes[n.ID] == nil {
 		at, _ := slices.BinarySearch(w.order, n.ID)
 		w.order = slices.Insert(w.order, at, n.ID)
@@ -23,7 +29,7 @@ func (w *World) setNode(n *api.Node, now time.Time) []store.Pool {
 	w.nodes[n.ID], w.catalog = view, nil
 	w.recount(n.ID)
 	w.touch(now)
-	return poolsOf(n.ID, view)
+	return true
 }
 
 func poolsOf(id string, view *nodeView) []store.Pool {

@@ -57,23 +57,29 @@ func (w *Watcher) settleDirty(ctx context.Context) error {
 		return nil
 	}
 	var failed []error
+	moved := false
 	for job := range jobs {
-		if err := w.settle(ctx, job); err != nil {
+		changed, err := w.settle(ctx, job)
+		moved = moved || changed
+		if err != nil {
 			failed = append(failed, err)
 			w.mu.Lock()
 			w.dirty[job] = true
 			w.mu.Unlock()
 		}
 	}
-	w.room()
+	if moved || len(failed) > 0 {
+		w.room()
+	}
 	return errors.Join(failed...)
 }
 
-// settle makes the ledger of one job what Nomad's allocations say.
-func (w *Watcher) settle(ctx context.Context, job JobKey) error {
+// settle makes the ledger of one job what Nomad's allocations say. It reports whether that changed what is taken of
+// any pool: seeing that an allocation took what was reserved for it does not.
+func (w *Watcher) settle(ctx context.Context, job JobKey) (moved bool, err error) {
 	coming, err := w.coming(ctx, job)
 	if err != nil {
-		return err
+		return false, err
 	}
 	pending := 0
 	if coming {
@@ -85,22 +91,43 @@ func (w *Watcher) settle(ctx context.Context, job JobKey) error {
 	}
 	held, err := w.Store.ReservationOf(ctx, job.Namespace, job.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("read reservation of job %s/%s: %w", job.Namespace, job.ID, err)
+		return false, fmt.Errorf("read reservation of job %s/%s: %w", job.Namespace, job.ID, err)
 	}
 	if live, err = w.confirm(ctx, job, held, live); err != nil {
-		return err
+		return false, err
 	}
 	slices.SortFunc(live, compareClaims)
 	if sameHolding(held, live, coming) {
 		w.settled(job, live, coming)
-		return nil
+		return false, nil
 	}
 	w.log.Debug("settling", "namespace", job.Namespace, "job_id", job.ID, "live_claims", len(live), "coming", coming)
 	if err := w.Store.Settle(ctx, job.Namespace, job.ID, live, pending); err != nil {
-		return fmt.Errorf("settle job %s/%s: %w", job.Namespace, job.ID, err)
+		return false, fmt.Errorf("settle job %s/%s: %w", job.Namespace, job.ID, err)
 	}
 	w.settled(job, live, coming)
-	return nil
+	return takesElse(held, live, coming), nil
+}
+
+// takesElse reports whether the settled claims take something else of any pool than the ledger had.
+func takesElse(held store.Reservation, live []store.Claim, coming bool) bool {
+	units := map[PoolKey]int{}
+	reserved := map[PoolKey]int{}
+	for _, c := range held.Claims {
+		units[PoolKey{c.NodeID, c.Group}] += c.Units
+		if c.AllocID == "" {
+			reserved[PoolKey{c.NodeID, c.Group}] += c.Units
+		}
+	}
+	for _, c := range live {
+		units[PoolKey{c.NodeID, c.Group}] -= c.Units
+	}
+	for pool, n := range units {
+		if n != 0 && (!coming || n < 0 || n > reserved[pool]) {
+			return true
+		}
+	}
+	return false
 }
 
 // settled tells and forgets what follows from a settlement.

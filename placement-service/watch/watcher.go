@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -139,7 +140,8 @@ func (w *Watcher) followNodes(ctx context.Context) error {
 				seen[n.ID] = n.ModifyIndex
 			}
 		}
-		if err := w.fetchNodes(ctx, stale); err != nil {
+		changed, err := w.fetchNodes(ctx, stale)
+		if err != nil {
 			return err
 		}
 		for _, id := range w.World.dropNodes(keep, w.Clock.Now()) {
@@ -147,10 +149,10 @@ func (w *Watcher) followNodes(ctx context.Context) error {
 			if err := w.Store.PutPools(ctx, id, nil); err != nil {
 				return fmt.Errorf("drop pools of node %s: %w", id, err)
 			}
-			stale = append(stale, id)
+			changed = true
 		}
 		w.World.loaded(0, w.Clock.Now())
-		if len(stale) > 0 {
+		if changed {
 			w.room()
 		}
 		if next < index {
@@ -167,7 +169,8 @@ func (w *Watcher) followNodes(ctx context.Context) error {
 	}
 }
 
-func (w *Watcher) fetchNodes(ctx context.Context, ids []string) error {
+func (w *Watcher) fetchNodes(ctx context.Context, ids []string) (changed bool, err error) {
+	var any atomic.Bool
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
 	for _, id := range ids {
@@ -183,11 +186,14 @@ func (w *Watcher) fetchNodes(ctx context.Context, ids []string) error {
 			if err := w.Store.PutPools(ctx, id, poolsOf(id, viewNode(n))); err != nil {
 				return fmt.Errorf("put pools of node %s: %w", id, err)
 			}
-			w.World.setNode(n, w.Clock.Now())
+			if w.World.setNode(n, w.Clock.Now()) {
+				any.Store(true)
+			}
 			return nil
 		})
 	}
-	return g.Wait()
+	err = g.Wait()
+	return any.Load(), err
 }
 
 var topics = []string{"Allocation", "Evaluation", "Job"}

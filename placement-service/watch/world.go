@@ -20,6 +20,9 @@ type JobKey struct{ Namespace, ID string }
 // PoolKey names a device group of a node.
 type PoolKey struct{ NodeID, Group string }
 
+// Taken is how many units are taken, by node and device group. Pools of which nothing is taken are left out.
+type Taken map[string]map[string]int
+
 // Alloc is what placement knows of one allocation.
 type Alloc struct {
 	ID        string
@@ -121,7 +124,7 @@ func (w *World) AsOf() time.Time {
 
 // Snapshot is the cluster for the engine. taken is what the ledger holds of each pool, reservations included;
 // nil takes what the allocations hold.
-func (w *World) Snapshot(taken map[PoolKey]int) engine.Snapshot {
+func (w *World) Snapshot(taken Taken) engine.Snapshot {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	s := engine.Snapshot{Nodes: make([]engine.Node, 0, len(w.order))}
@@ -131,9 +134,15 @@ func (w *World) Snapshot(taken map[PoolKey]int) engine.Snapshot {
 	return s
 }
 
-func (w *World) engineNode(id string, taken map[PoolKey]int) engine.Node {
+func (w *World) engineNode(id string, taken Taken) engine.Node {
 	n := w.nodes[id].engine
-	use := w.usage[id]
+	use, here := w.usage[id], taken[id]
+	if len(here) == 0 && (use == nil || len(use.units) == 0) {
+		if use != nil {
+			n.UsedCPUMHz, n.UsedMemoryMiB = use.cpuMHz, use.memoryMiB
+		}
+		return n // nothing is taken of its cards: the pools are as they are, and Decide does not change them
+	}
 	if use != nil {
 		n.UsedCPUMHz, n.UsedMemoryMiB = use.cpuMHz, use.memoryMiB
 	}
@@ -142,7 +151,7 @@ func (w *World) engineNode(id string, taken map[PoolKey]int) engine.Node {
 	for i := range pools {
 		p := &pools[i]
 		if taken != nil {
-			p.Used = taken[PoolKey{id, p.Group}]
+			p.Used = here[p.Group]
 		}
 		if use == nil {
 			continue
