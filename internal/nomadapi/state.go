@@ -51,6 +51,15 @@ func (c *Client) Allocs(ctx context.Context) ([]*api.AllocationListStub, uint64,
 	return out, meta.LastIndex, nil
 }
 
+// Alloc fetches one allocation. IsNotFound reports that there is none.
+func (c *Client) Alloc(ctx context.Context, namespace, id string) (*api.Allocation, error) {
+	var out api.Allocation
+	if _, err := c.api.Raw().Query("/v1/allocation/"+url.PathEscape(id), &out, query(ctx, namespace)); err != nil {
+		return nil, fmt.Errorf("get allocation %s: %w", id, err)
+	}
+	return &out, nil
+}
+
 // Jobs lists the jobs of every namespace.
 func (c *Client) Jobs(ctx context.Context) ([]*api.JobListStub, error) {
 	var out []*api.JobListStub
