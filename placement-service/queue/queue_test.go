@@ -1,0 +1,127 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
+)
+
+// fake is a submitter that notes what it is asked to do; jobs named in room fit.
+type fake struct {
+	waiting, unsent []store.Job
+	room            map[string]bool
+	tried, adopted  []string
+	down            bool
+}
+
+func (f *fake) Retry(_ context.Context, key watch.JobKey) (bool, error) {
+	if f.down {
+		return false, errors.New("nomad is away")
+	}
+	f.tried = append(f.tried, key.ID)
+	return f.room[key.ID], nil
+}
+
+func (f *fake) Replace(_ context.Context, key watch.JobKey) (bool, error) {
+	f.tried = append(f.tried, "replace "+key.ID)
+	return true, nil
+}
+
+func (f *fake) Adopt(_ context.Context, key watch.JobKey) error {
+	if f.down {
+		return errors.New("nomad is away")
+	}
+	f.adopted = append(f.adopted, key.ID)
+	return nil
+}
+
+func (f *fake) Removed(context.Context, watch.JobKey) error { return nil }
+
+func (f *fake) Signature(j store.Job) (string, error) { return string(j.Spec), nil }
+
+func (f *fake) WaitingJobs(context.Context, int) ([]store.Job, error) { return f.waiting, nil }
+
+func (f *fake) ListJobs(context.Context, store.JobFilter, store.Page) ([]store.Job, string, error) {
+	return f.unsent, "", nil
+}
+
+func job(id, asks string) store.Job {
+	return store.Job{Namespace: "default", ID: id, Spec: []byte(asks), ReasonCode: "memory", Version: 1}
+}
+
+func TestWork_TriesInOrderAndWhatAsksTheSameOnce(t *testing.T) {
+	t.Parallel()
+	f := &fake{
+		unsent:  []store.Job{job("unsent", "")},
+		waiting: []store.Job{job("big-1", "80"), job("big-2", "80"), job("small-1", "10"), job("small-2", "10"), job("small-3", "10")},
+		room:    map[string]bool{"small-1": true},
+	}
+	q := New(f, f, nil, hclog.NewNullLogger())
+	if err := q.Work(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"unsent", "big-1", "small-1", "small-2"}; !slices.Equal(f.tried, want) {
+		t.Errorf("tried %v, want %v", f.tried, want)
+	}
+}
+
+func TestWork_AdoptsOnceAndAgainAfterTrouble(t *testing.T) {
+	t.Parallel()
+	f := &fake{down: true}
+	q := New(f, f, nil, hclog.NewNullLogger())
+	key := watch.JobKey{Namespace: "default", ID: "x"}
+	q.Adopt(key)
+	if err := q.Work(t.Context()); err == nil {
+		t.Error("trouble was swallowed")
+	}
+	f.down = false
+	for range 2 {
+		q.Adopt(key)
+		if err := q.Work(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f.adopted) != 1 {
+		t.Errorf("adopted %v, want once", f.adopted)
+	}
+}
+
+func TestRun_WakesAtOnceAndBlockedAfterGrace(t *testing.T) {
+	t.Parallel()
+	f := &fake{}
+	q := New(f, f, nil, hclog.NewNullLogger())
+	q.mu.Lock()
+	q.blocked[watch.JobKey{ID: "lost"}] = time.Now().Add(-time.Second)
+	q.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	q.Wake()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		q.mu.Lock()
+		left := len(q.blocked)
+		q.mu.Unlock()
+		if left == 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the blocked job was not tried")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(f.tried, "replace lost") {
+		t.Errorf("tried %v", f.tried)
+	}
+}

@@ -1,0 +1,152 @@
+package watch
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/store"
+)
+
+func textAttr(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
+
+func mibAttr(n int64) *api.Attribute { return &api.Attribute{IntVal: &n, Unit: "MiB"} }
+
+// node has two whole cards of one model, one of them sick, a shared card, and a device that is no accelerator.
+func node() *api.Node {
+	return &api.Node{
+		ID: "n1", Name: "node-1", Datacenter: "dc1", Status: "ready", SchedulingEligibility: "eligible",
+		Attributes: map[string]string{"kernel.name": "linux"}, Meta: map[string]string{"rack": "7"},
+		Drivers: map[string]*api.DriverInfo{"heteroflow": {Detected: true, Healthy: true}, "docker": {Detected: true}},
+		NodeResources: &api.NodeResources{
+			Cpu: api.NodeCpuResources{CpuShares: 1000}, Memory: api.NodeMemoryResources{MemoryMB: 2000},
+			Devices: []*api.NodeDeviceResource{
+				{
+					Vendor: "nvidia", Type: "gpu", Name: "H100", Attributes: map[string]*api.Attribute{"memory": mibAttr(81920), "form": textAttr("whole")},
+					Instances: []*api.NodeDevice{{ID: "GPU-1", Healthy: true}, {ID: "GPU-2", HealthDescription: "fell off the bus"}},
+				},
+				{Vendor: "nvidia", Type: "card", Name: "H100-x", Attributes: map[string]*api.Attribute{"uuid": textAttr("GPU-1"), "index": textAttr("3"), "form_policy": textAttr("auto")}},
+				{
+					Vendor: "ascend", Type: "vgpu", Name: "910B3-y", Attributes: map[string]*api.Attribute{"uuid": textAttr("NPU-1"), "unit_memory": mibAttr(1024), "model": textAttr("910B3"), "form": textAttr("shared"), "modes": textAttr("hami,vnpu")},
+					Instances: []*api.NodeDevice{{ID: "c1.0", Healthy: true}, {ID: "c1.1", Healthy: true}},
+				},
+				{Vendor: "acme", Type: "usb", Name: "stick", Instances: []*api.NodeDevice{{ID: "u", Healthy: true}}},
+			},
+		},
+		ReservedResources: &api.NodeReservedResources{Cpu: api.NodeReservedCpuResources{CpuShares: 100}},
+	}
+}
+
+func TestWorld_ReadsANode(t *testing.T) {
+	t.Parallel()
+	w := NewWorld()
+	if !w.setNode(node(), time.Now()) || w.setNode(node(), time.Now()) {
+		t.Error("a new node changes the world once, the same again does not")
+	}
+	n := w.Snapshot(nil).Nodes[0]
+	if !n.Ready || n.CPUMHz != 900 || n.MemoryMiB != 2000 || n.Attrs["meta.rack"] != "7" || !n.Drivers["heteroflow"] || n.Drivers["docker"] {
+		t.Errorf("node is %+v", n)
+	}
+	if len(n.Pools) != 2 {
+		t.Fatalf("pools are %+v, want the shared card and the whole ones", n.Pools)
+	}
+	shared, whole := n.Pools[0], n.Pools[1]
+	if shared.Group != "ascend/vgpu/910B3-y" || shared.Form != accel.Shared || shared.UnitMiB != 1024 || shared.Total != 2 || !cmp.Equal(shared.Modes, []string{"hami", "vnpu"}) {
+		t.Errorf("shared pool is %+v", shared)
+	}
+	if whole.UnitMiB != 81920 || whole.Total != 1 || len(whole.Cards) != 2 || !whole.Auto || whole.Cards[0].Index != 3 || whole.Cards[1].Healthy {
+		t.Errorf("whole pool is %+v", whole)
+	}
+}
+
+func alloc(id string, index uint64, status string, ids ...string) *Alloc {
+	return allocOf(&api.Allocation{
+		ID: id, Namespace: "default", JobID: "llm", TaskGroup: "g", NodeID: "n1", ClientStatus: status, DesiredStatus: "run", ModifyIndex: index,
+		AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"t": {
+			Cpu: api.AllocatedCpuResources{CpuShares: 50}, Memory: api.AllocatedMemoryResources{MemoryMB: 60},
+			Devices: []*api.AllocatedDeviceResource{{Vendor: "ascend", Type: "vgpu", Name: "910B3-y", DeviceIDs: ids}},
+		}}},
+	})
+}
+
+func TestWorld_CountsWhatAllocationsHold(t *testing.T) {
+	t.Parallel()
+	w := NewWorld()
+	w.setNode(node(), time.Now())
+	if !w.setAlloc(alloc("a", 5, "running", "c1.0"), time.Now()) {
+		t.Error("a new allocation with devices changes what is held")
+	}
+	if w.setAlloc(alloc("a", 4, "complete", "c1.0"), time.Now()) {
+		t.Error("an older event was taken in")
+	}
+	n := w.Snapshot(nil).Nodes[0]
+	if n.UsedCPUMHz != 50 || n.UsedMemoryMiB != 60 || n.Pools[0].Used != 1 || n.Pools[0].Cards[0].UsedUnits != 1 {
+		t.Errorf("node is %+v", n)
+	}
+	want := []store.Claim{{NodeID: "n1", Group: "ascend/vgpu/910B3-y", Units: 1, TaskGroup: "g", Task: "t", AllocID: "a"}}
+	if diff := cmp.Diff(want, w.LiveAllocs(JobKey{"default", "llm"})[0].Claims()); diff != "" {
+		t.Errorf("claims (-want +got)\n%s", diff)
+	}
+	if got := w.Snapshot(Taken{"n1": {"ascend/vgpu/910B3-y": 2}}).Nodes[0].Pools[0].Used; got != 2 {
+		t.Errorf("the ledger's 2 units are %d in the snapshot", got)
+	}
+	if !w.setAlloc(alloc("a", 6, "complete", "c1.0"), time.Now()) {
+		t.Error("an ended allocation gives back what it held")
+	}
+	if n := w.Snapshot(nil).Nodes[0]; n.UsedCPUMHz != 0 || n.Pools[0].Used != 0 || len(w.JobsWithDevices()) != 0 {
+		t.Errorf("something is left over: %+v", n)
+	}
+}
+
+func TestEvalBook_KnowsWhatIsStillToCome(t *testing.T) {
+	t.Parallel()
+	b, job := newEvalBook(), JobKey{"default", "llm"}
+	eval := func(id, status string) *api.Evaluation {
+		return &api.Evaluation{ID: id, Namespace: "default", JobID: "llm", Status: status}
+	}
+	b.expect(job, "e1")
+	if !b.open(job) {
+		t.Error("a registration's evaluation is to come")
+	}
+	b.note(eval("e2", "blocked"))
+	if b.note(eval("e1", "complete")) || !b.open(job) {
+		t.Error("the blocked evaluation is still to come")
+	}
+	if !b.note(eval("e2", "complete")) || b.open(job) {
+		t.Error("nothing is to come any more")
+	}
+	b.expect(job, "e1")
+	if b.open(job) {
+		t.Error("an evaluation that ended before it was expected is not to come")
+	}
+	b.expect(job, "e3")
+	if blocked := b.reset([]*api.Evaluation{eval("e4", "blocked")}, b.awaited()); len(blocked) != 1 || !b.ended("e3") {
+		t.Errorf("after a list: blocked %v, e3 ended %v", blocked, b.ended("e3"))
+	}
+}
+
+func TestTakesElse(t *testing.T) {
+	t.Parallel()
+	claim := func(alloc string, units int) store.Claim {
+		return store.Claim{NodeID: "n", Group: "g", Units: units, AllocID: alloc}
+	}
+	for name, c := range map[string]struct {
+		held, live []store.Claim
+		coming     bool
+		want       bool
+	}{
+		"confirmed":              {[]store.Claim{claim("", 5)}, []store.Claim{claim("a", 5)}, false, false},
+		"still to come":          {[]store.Claim{claim("", 5)}, nil, true, false},
+		"released":               {[]store.Claim{claim("a", 5)}, nil, false, true},
+		"released, more to come": {[]store.Claim{claim("a", 5)}, nil, true, true},
+		"adopted":                {nil, []store.Claim{claim("a", 5)}, false, true},
+		"nothing":                {nil, nil, false, false},
+	} {
+		if got := takesElse(store.Reservation{Claims: c.held}, c.live, c.coming); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
