@@ -67,10 +67,10 @@ const placeTries = 8
 
 // place decides, claims the row and reserves. store.ErrConflict says that the row was changed. What does not fit comes back without a job and with the decision that says why.
 func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
-	out, stale := p.job, allGroups(p.reading)
+	stale := allGroups(p.reading)
 	if len(p.older.Groups) > 0 {
-		out, stale = admission.Apply(p.job, p.reading, p.older)
-		if len(stale) == 0 {
+		var out Tree
+		if out, stale = admission.Apply(p.job, p.reading, p.older); len(stale) == 0 {
 			return placed{job: out, injection: p.older}, nil
 		}
 	}
