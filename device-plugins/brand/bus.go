@@ -28,7 +28,7 @@ func (d *Detector) bus() bus {
 		d.log.Debug("some pci devices cannot be read", "error", err)
 	}
 	for _, device := range found {
-		if !slices.Contains(d.spec.NotPCI, device.Device) {
+		if !slices.Contains(d.spec.NotPCI, device.Device) && !d.spec.inProcessor(device.Address) {
 			b.cards = append(b.cards, device)
 		}
 	}
@@ -43,6 +43,10 @@ func (d *Detector) bus() bus {
 		}
 	}
 	return b
+}
+
+func (s Spec) inProcessor(address string) bool {
+	return s.NotAt != "" && strings.HasPrefix(address, s.NotAt)
 }
 
 // ours tells whether a reading is of this brand's cards. The bus decides: the same text may be printed for two makers.
@@ -61,7 +65,9 @@ func (d *Detector) otherMaker(address string) bool {
 
 // complete adds to a reading what the kernel knows: device nodes, memory, drivers, and cards that the tool left out.
 func (d *Detector) complete(r Reading, b bus) Reading {
-	r.Cards = slices.DeleteFunc(r.Cards, func(c Card) bool { return c.PCI != "" && d.otherMaker(c.PCI) })
+	r.Cards = slices.DeleteFunc(r.Cards, func(c Card) bool {
+		return c.PCI != "" && (d.otherMaker(c.PCI) || d.spec.inProcessor(c.PCI))
+	})
 	byTool := len(r.Cards)
 	placed := !slices.ContainsFunc(r.Cards, func(c Card) bool { return c.PCI == "" })
 	if d.spec.Kernel != nil {

@@ -36,6 +36,7 @@ type Spec struct {
 	Vendor accel.Vendor
 	PCI    string   // PCI vendor, 4 hexadecimal digits
 	NotPCI []string // PCI devices of the vendor that are no accelerators
+	NotAt  string   // addresses that begin so are of graphics in the processor
 	Rival  string   // PCI vendor whose cards the same text may be of, see Reading.Doubtful
 	Signs  []string // patterns of files under the root that show that there may be cards, besides the bus
 	Prefix string   // begins the identities that the maker's numbers give, such as "GPU-"

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -110,6 +111,15 @@ func (r *Reading) At(index int) *Card {
 func (r *Reading) Add(c Card) {
 	if len(r.Cards) < maxCards {
 		r.Cards, r.byIndex = append(r.Cards, c), nil
+	}
+}
+
+// List notes the processes that a tool lists below its cards. Memory without a unit has the bare one.
+func (r *Reading) List(list []toolout.Process, known bool, bare string) {
+	r.ProcessesKnown = r.ProcessesKnown || known
+	for _, p := range list {
+		c := r.At(p.Index)
+		c.Processes = append(c.Processes, Process{PID: p.PID, Name: p.Name, MemoryMiB: toolout.MiB(p.Memory, bare)})
 	}
 }
 

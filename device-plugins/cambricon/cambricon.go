@@ -5,7 +5,6 @@ package cambricon
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
@@ -50,10 +49,7 @@ func Parse(out string) brand.Reading {
 	return parseInfo(out)
 }
 
-var (
-	tableDriver  = regexp.MustCompile(`Driver\s+v([0-9]\S*)`)
-	tableProcess = regexp.MustCompile(`^\|\s*(\d+)\s+\S+\s+(\d+)\s+(\S.*?)\s+(\d+\s*MiB)\s*\|$`)
-)
+var tableDriver = regexp.MustCompile(`Driver\s+v([0-9]\S*)`)
 
 // parseTable reads the table for people. Older ones have no address, name the driver with each card, and show virtual
 // memory, which is not the card's.
@@ -62,7 +58,7 @@ func parseTable(out string) brand.Reading {
 	if m := tableDriver.FindStringSubmatch(out); m != nil {
 		r.Driver = toolout.Text(m[1])
 	}
-	cards, processes, listed := strings.Cut(out, "Processes:")
+	cards, _, _ := strings.Cut(out, "Processes:")
 	for _, row := range toolout.Boxed(cards, "Card") {
 		index := toolout.Whole(row["Card"])
 		if index == nil || !row.Has("Name", "Memory-Usage") {
@@ -82,20 +78,8 @@ func parseTable(out string) brand.Reading {
 			c.Fact(fact, row[fact])
 		}
 	}
-	r.ProcessesKnown = listed
-	for line := range strings.Lines(processes) {
-		m := tableProcess.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		index := toolout.Whole(m[1])
-		pid, err := strconv.Atoi(m[2])
-		if err != nil || index == nil {
-			continue
-		}
-		c := r.At(*index)
-		c.Processes = append(c.Processes, brand.Process{PID: pid, Name: m[3], MemoryMiB: toolout.MiB(m[4], "")})
-	}
+	list, known := toolout.Processes(out, "Processes:", 2)
+	r.List(list, known, "")
 	return r
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
@@ -64,18 +63,15 @@ func Parse(out string) brand.Reading {
 	return parseMachine(out)
 }
 
-var (
-	tableDriver  = regexp.MustCompile(`Driver Version:\s*([0-9]\S*)`)
-	tableProcess = regexp.MustCompile(`^\|\s*(\d+)\s+\S+\s+\S+\s+(\d+)\s+\S+\s+(\S.*?)\s+(\d+\s*MiB)\s*\|$`)
-)
+var tableDriver = regexp.MustCompile(`Driver Version:\s*([0-9]\S*)`)
 
 // parseTable reads the table of newer versions: three lines for each card.
 func parseTable(out string) brand.Reading {
-	var r reading
+	var r brand.Reading
 	if m := tableDriver.FindStringSubmatch(out); m != nil {
 		r.Driver = m[1]
 	}
-	cards, processes, listed := strings.Cut(out, "Processes:")
+	cards, _, _ := strings.Cut(out, "Processes:")
 	for _, row := range toolout.Boxed(cards, "XPU") {
 		index := toolout.Whole(row["XPU"])
 		if index == nil || !row.Has("Bus-Id") {
@@ -92,18 +88,14 @@ func parseTable(out string) brand.Reading {
 			c.Fact(fact, row[fact])
 		}
 	}
-	r.ProcessesKnown = listed
-	for line := range strings.Lines(processes) {
-		if m := tableProcess.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
-			r.process(m[1], m[2], m[3], m[4])
-		}
-	}
-	return r.Reading
+	list, known := toolout.Processes(out, "Processes:", 3)
+	r.List(list, known, "")
+	return r
 }
 
 // parseOldTable reads the tables of older versions. Only the first of them has addresses; the others repeat the cards.
 func parseOldTable(out string) brand.Reading {
-	var r reading
+	var r brand.Reading
 	if m := tableDriver.FindStringSubmatch(out); m != nil {
 		r.Driver = m[1]
 	}
@@ -120,25 +112,14 @@ func parseOldTable(out string) brand.Reading {
 			c.Fact("node", row["INODE"])
 			c.Fact("L3-Usage", row["L3"])
 		case row.Has("PID"):
-			r.process(row["DevID"], row["PID"], row["Command"], row["Memory"])
+			if pid := toolout.Whole(row["PID"]); pid != nil {
+				used, _ := toolout.Usage(row["Memory"])
+				r.List([]toolout.Process{{Index: *index, PID: *pid, Name: row.First("Command"), Memory: used}}, true, "")
+			}
 		}
 	}
 	r.ProcessesKnown = strings.Contains(out, "PROCESSES")
-	return r.Reading
-}
-
-// reading is a reading with the way in which both tables list processes.
-type reading struct{ brand.Reading }
-
-func (r *reading) process(card, pid, name, memory string) {
-	index := toolout.Whole(card)
-	n, err := strconv.Atoi(pid)
-	if index == nil || err != nil {
-		return
-	}
-	used, _ := toolout.Usage(memory)
-	c := r.At(*index)
-	c.Processes = append(c.Processes, brand.Process{PID: n, Name: name, MemoryMiB: toolout.MiB(used, "")})
+	return r
 }
 
 // Fields of a line for machines. The model is quoted, because it has blanks in it.

@@ -5,7 +5,6 @@ package mthreads
 import (
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
@@ -135,7 +134,6 @@ func parseQuery(out string) brand.Reading {
 var (
 	tableVersion = regexp.MustCompile(`mthreads-gmi:(\S+)\s+Driver Version:(\S+)`)
 	tableMemory  = regexp.MustCompile(`^([0-9.]+\s*[A-Za-z]+)\(([0-9.]+\s*[A-Za-z]+)\)$`)
-	tableProcess = regexp.MustCompile(`^(\d+)\s+(\d+)\s+(\S.*?)\s+(\d+\s*MiB)\s*$`)
 )
 
 // parseTable reads the table for people. Its cells are parted by bars but not framed by them.
@@ -144,7 +142,7 @@ func parseTable(out string) brand.Reading {
 	if m := tableVersion.FindStringSubmatch(out); m != nil {
 		r.Driver = toolout.Text(m[2])
 	}
-	cards, processes, listed := strings.Cut(out, "Processes:")
+	cards, _, _ := strings.Cut(out, "Processes:")
 	var framed strings.Builder
 	for line := range strings.Lines(cards) {
 		if line = strings.TrimRight(line, "\r\n"); strings.Contains(line, "|") {
@@ -167,19 +165,7 @@ func parseTable(out string) brand.Reading {
 		c.Fact("ecc", row["ECC Mode"])
 		c.Fact("perf", row["Perf"])
 	}
-	r.ProcessesKnown = listed
-	for line := range strings.Lines(processes) {
-		m := tableProcess.FindStringSubmatch(strings.TrimSpace(line))
-		if m == nil {
-			continue
-		}
-		index := toolout.Whole(m[1])
-		pid, err := strconv.Atoi(m[2])
-		if err != nil || index == nil {
-			continue
-		}
-		c := r.At(*index)
-		c.Processes = append(c.Processes, brand.Process{PID: pid, Name: m[3], MemoryMiB: toolout.MiB(m[4], "")})
-	}
+	list, known := toolout.Processes(out, "Processes:", 1)
+	r.List(list, known, "")
 	return r
 }

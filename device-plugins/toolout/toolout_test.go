@@ -209,6 +209,7 @@ func FuzzReaders(f *testing.F) {
 		toolout.Aligned(out, "GPU", "NPU")
 		toolout.Pairs(out)
 		toolout.JSON(out)
+		toolout.Processes(out, "", 1)
 		toolout.CSV(out, []string{"index"}, "index")
 		toolout.Usage(out)
 		toolout.PCI(out)
@@ -231,5 +232,18 @@ func TestCSV(t *testing.T) {
 	}
 	if got := toolout.CSV("0, Disabled, 1\n", nil, "index"); got != nil {
 		t.Errorf("a line without a header is read as %v", got)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	out := "| 0 1 2 3 |\n| Processes:   |\n|  GPU   PID   Type  Process name   Usage |\n|=====|\n|   0   2874292   C   xpu smi   206 MiB |\n|   3   7   python   12 |\n|  none  |\n| 0 x y z |\n"
+	want := []toolout.Process{{Index: 0, PID: 2874292, Name: "xpu smi", Memory: "206MiB"}, {Index: 3, PID: 7, Name: "python", Memory: "12"}}
+	got, known := toolout.Processes(out, "Processes:", 1)
+	if diff := cmp.Diff(want, got); diff != "" || !known {
+		t.Errorf("known %v (-want +got):\n%s", known, diff)
+	}
+	if got, known := toolout.Processes("| 0 1 2 3 |", "Processes:", 1); known || got != nil {
+		t.Errorf("%v, %v without a table", got, known)
 	}
 }
