@@ -88,6 +88,7 @@ func Binaries(t testing.TB) string {
 // RealNomads lists the Nomad binaries on PATH: nomad and nomad-<version>, by name.
 func RealNomads() map[string]string {
 	found := map[string]string{}
+	pattern := regexp.MustCompile(`^nomad(-[0-9.]+)?$`)
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		matches, err := filepath.Glob(filepath.Join(dir, "nomad*"))
 		if err != nil {
@@ -95,7 +96,7 @@ func RealNomads() map[string]string {
 		}
 		for _, path := range matches {
 			name := filepath.Base(path)
-			if ok, _ := regexp.MatchString(`^nomad(-[0-9.]+)?$`, name); !ok || found[name] != "" {
+			if !pattern.MatchString(name) || found[name] != "" {
 				continue
 			}
 			if resolved, err := exec.LookPath(path); err == nil {

@@ -7,14 +7,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
 
-// switchBook remembers for which job a card is being switched, so that no other job is put on the card meanwhile.
-// It is of this process only: a service that was restarted, or another instance, at worst places a job that makes
-// the card not empty, and the switch is asked for again later.
+// switchBook remembers which cards are being switched, and for which job, so that no other job is put on a card
+// before its form has changed. From then on the card belongs to whoever is first in the queue. The book is of this
+// process only: a service that was restarted, or another instance, at worst places a job that makes the card not
+// empty, and the switch is asked for again later.
 type switchBook struct {
 	mu      sync.Mutex
 	changed chan struct{}   // closed when an intent was stated
@@ -23,6 +25,7 @@ type switchBook struct {
 
 type hold struct {
 	job   watch.JobKey
+	to    accel.Form
 	until time.Time
 }
 
@@ -30,7 +33,7 @@ func newSwitchBook() *switchBook {
 	return &switchBook{changed: make(chan struct{}), held: map[string]hold{}}
 }
 
-// hold makes cards that are being switched for other jobs look taken.
+// hold makes cards that are being switched for other jobs look taken, and forgets those that have their new form.
 func (b *switchBook) hold(s *engine.Snapshot, key watch.JobKey) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,7 +44,12 @@ func (b *switchBook) hold(s *engine.Snapshot, key watch.JobKey) {
 		n := &s.Nodes[i]
 		for j := range n.Pools {
 			for _, c := range n.Pools[j].Cards {
-				if h, ok := b.held[c.UUID]; ok && h.job != key {
+				h, ok := b.held[c.UUID]
+				switch {
+				case !ok:
+				case n.Pools[j].Form == h.to:
+					delete(b.held, c.UUID)
+				case h.job != key:
 					n.Pools = slices.Clone(n.Pools) // snapshots share what nobody uses
 					n.Pools[j].Used += c.Units - c.UsedUnits
 				}
@@ -52,7 +60,7 @@ func (b *switchBook) hold(s *engine.Snapshot, key watch.JobKey) {
 
 // take notes that the card is wanted for the job and reports whether an intent is due: not again within the pause
 // after the last one, so that a node that cannot switch is not asked in a spin.
-func (b *switchBook) take(card string, key watch.JobKey, now time.Time, pause time.Duration) bool {
+func (b *switchBook) take(card string, to accel.Form, key watch.JobKey, now time.Time, pause time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for c, h := range b.held {
@@ -63,7 +71,7 @@ func (b *switchBook) take(card string, key watch.JobKey, now time.Time, pause ti
 	if _, ok := b.held[card]; ok {
 		return false
 	}
-	b.held[card] = hold{job: key, until: now.Add(pause)}
+	b.held[card] = hold{job: key, to: to, until: now.Add(pause)}
 	return true
 }
 
@@ -78,13 +86,13 @@ func (b *switchBook) release(key watch.JobKey) {
 	}
 }
 
-// switchPause is how long a card stays held for the job that wanted its form switched.
+// switchPause is how long a card stays held for a switch that does not come.
 const switchPause = 30 * time.Second
 
 // want states the intents that a decision needs.
 func (s *Submitter) want(ctx context.Context, key watch.JobKey, switches []engine.Switch) error {
 	for _, sw := range switches {
-		if !s.switches.take(sw.CardUUID, key, s.Clock.Now(), switchPause) {
+		if !s.switches.take(sw.CardUUID, sw.To, key, s.Clock.Now(), switchPause) {
 			continue
 		}
 		_, err := s.Store.PutIntent(ctx, store.Intent{NodeID: sw.NodeID, CardUUID: sw.CardUUID, Form: string(sw.To)})
