@@ -60,6 +60,18 @@ func (c *Client) Alloc(ctx context.Context, namespace, id string) (*api.Allocati
 	return &out, nil
 }
 
+// Belongs names the job that an object of Nomad's is of.
+type Belongs struct{ Namespace, JobID string }
+
+// Owner finds the job of an allocation, an evaluation or a deployment. IsNotFound reports that there is no such object.
+func (c *Client) Owner(ctx context.Context, kind, id string) (Belongs, error) {
+	var out Belongs
+	if _, err := c.api.Raw().Query("/v1/"+kind+"/"+url.PathEscape(id), &out, query(ctx, "")); err != nil {
+		return out, fmt.Errorf("get %s %s: %w", kind, id, err)
+	}
+	return out, nil
+}
+
 // Jobs lists the jobs of every namespace.
 func (c *Client) Jobs(ctx context.Context) ([]*api.JobListStub, error) {
 	var out []*api.JobListStub

@@ -68,6 +68,9 @@ func (p *Proxy) registerAs(w http.ResponseWriter, r *http.Request, who identity.
 	if err := p.address(env, r, id); err != nil {
 		return err
 	}
+	if err := p.mayRegister(r, who, env); err != nil {
+		return err
+	}
 	if err := p.mayWrite(r, who, env); err != nil {
 		return err
 	}
@@ -209,6 +212,14 @@ func (p *Proxy) change(w http.ResponseWriter, r *http.Request, who identity.Who,
 	}
 	result, err := do(r.Context(), who.Caller(), key, tree)
 	if errors.Is(err, submit.ErrPass) {
+		if key.Namespace != p.namespace(r, nil) { // what was checked and what Nomad takes must be one
+			query := r.URL.Query()
+			query.Set("namespace", key.Namespace)
+			r.URL.RawQuery = query.Encode()
+			if err := p.checkTenant(r, who); err != nil {
+				return err
+			}
+		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.ContentLength = int64(len(body))
 		p.pass(w, r, who)

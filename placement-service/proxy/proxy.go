@@ -97,37 +97,6 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.pass(w, r, who)
 }
 
-// checkTenant keeps one tenant's key from the jobs and allocations of another.
-func (p *Proxy) checkTenant(r *http.Request, who identity.Who) error {
-	if who.Tenant == "" || who.NomadToken != "" {
-		return nil
-	}
-	namespace := r.URL.Query().Get("namespace")
-	if namespace == "" {
-		namespace = "default"
-	}
-	key := watch.JobKey{Namespace: namespace}
-	if id, _, ok := splitJob(r.URL); ok {
-		key.ID = id
-	} else if alloc := allocOf(r.URL.Path); alloc != "" {
-		if key, ok = p.World.JobOf(alloc); !ok {
-			return nil
-		}
-	} else {
-		return nil
-	}
-	job, err := p.Store.Job(r.Context(), key.Namespace, key.ID)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return nil
-	case err != nil:
-		return httpx.NewProblem(http.StatusServiceUnavailable, "database_unavailable", "the database cannot be reached: try again")
-	case job.Tenant != who.Tenant:
-		return httpx.NewProblem(http.StatusForbidden, "forbidden", "job "+key.ID+" belongs to another tenant")
-	}
-	return nil
-}
-
 // pass sends the request on as it is.
 func (p *Proxy) pass(w http.ResponseWriter, r *http.Request, who identity.Who) {
 	p.forward.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), contextKey{}, seen{who: who})))
@@ -141,6 +110,11 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 		r.Out.Header.Set("Origin", p.target.Scheme+"://"+p.target.Host)
 	}
 	who := r.In.Context().Value(contextKey{}).(seen).who
+	if _, _, ok := splitJob(r.In.URL); ok && bound(who) { // Nomad would else take the namespace of the body, which nobody checked
+		query := r.Out.URL.Query()
+		query.Set("namespace", p.namespace(r.In, nil))
+		r.Out.URL.RawQuery = query.Encode()
+	}
 	if who.NomadToken != "" {
 		return // Nomad judges its own token
 	}

@@ -91,19 +91,3 @@ func needClient(r *http.Request, rest string) (verb, object string) {
 	}
 	return auth.Read, auth.Settings
 }
-
-// allocOf is the allocation id in a path, empty when there is none.
-func allocOf(path string) string {
-	for _, prefix := range []string{"/v1/client/allocation/", "/v1/allocation/"} {
-		if rest, ok := strings.CutPrefix(path, prefix); ok {
-			id, _, _ := strings.Cut(rest, "/")
-			return id
-		}
-	}
-	if rest, ok := strings.CutPrefix(path, "/v1/client/fs/"); ok {
-		_, id, _ := strings.Cut(rest, "/")
-		id, _, _ = strings.Cut(id, "/")
-		return id
-	}
-	return ""
-}

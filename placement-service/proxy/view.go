@@ -22,6 +22,11 @@ import (
 // modify adds to Nomad's answers what Nomad does not know: the jobs that the service holds.
 func (p *Proxy) modify(resp *http.Response) error {
 	r := resp.Request
+	if sender, _ := r.Context().Value(contextKey{}).(seen); bound(sender.who) {
+		if err := p.filter(resp, sender.who); err != nil {
+			return err
+		}
+	}
 	if r.Method != http.MethodGet {
 		return nil
 	}
@@ -139,8 +144,7 @@ func (p *Proxy) addJobs(resp *http.Response) error {
 	if err != nil {
 		return p.notRead(err)
 	}
-	hide := who.who.Tenant != "" && who.who.NomadToken == ""
-	if len(held) == 0 && !hide {
+	if len(held) == 0 {
 		return nil
 	}
 	body, err := readBody(resp)
@@ -157,9 +161,6 @@ func (p *Proxy) addJobs(resp *http.Response) error {
 	for _, stub := range list {
 		key := keyOfStub(stub, p.namespace(r, nil))
 		have[key] = true
-		if hide && p.isForeign(r, key, who.who.Tenant) {
-			continue
-		}
 		kept = append(kept, stub)
 	}
 	for _, job := range held {
@@ -181,11 +182,6 @@ func keyOfStub(stub submit.Tree, namespace string) watch.JobKey {
 		namespace = ns
 	}
 	return watch.JobKey{Namespace: namespace, ID: id}
-}
-
-func (p *Proxy) isForeign(r *http.Request, key watch.JobKey, tenant string) bool {
-	job, err := p.Store.Job(r.Context(), key.Namespace, key.ID)
-	return err == nil && job.Tenant != tenant
 }
 
 // heldJobs lists the held jobs that the request's list would have.
