@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 	"unicode"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // Config shapes the simulated engine.
@@ -108,16 +110,16 @@ func (e *Engine) id(prefix string) string {
 
 // decode hands out n words at the set rate and reports how many came out before the context ended.
 func (e *Engine) decode(ctx context.Context, promptTokens, n int, emit func(word string) error) (int, error) {
-	if err := pause(ctx, e.cfg.PrefillPerK*time.Duration(promptTokens)/1000); err != nil {
-		return 0, err
+	if !clock.Sleep(ctx, clock.System(), e.cfg.PrefillPerK*time.Duration(promptTokens)/1000) {
+		return 0, ctx.Err()
 	}
 	var gap time.Duration
 	if e.cfg.TokensPerSec > 0 {
 		gap = time.Duration(float64(time.Second) / e.cfg.TokensPerSec)
 	}
 	for i := range n {
-		if err := pause(ctx, gap); err != nil {
-			return i, err
+		if !clock.Sleep(ctx, clock.System(), gap) {
+			return i, ctx.Err()
 		}
 		if err := emit(word(i)); err != nil {
 			return i, err
@@ -125,20 +127,6 @@ func (e *Engine) decode(ctx context.Context, promptTokens, n int, emit func(word
 		e.metrics.generated.Inc()
 	}
 	return n, nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 var words = strings.Fields("this answer is simulated : no model ran , no card was used , each word is one token .")

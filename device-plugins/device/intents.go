@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 )
@@ -140,11 +141,11 @@ func (p *Plugin) followIntents(ctx context.Context, c *intentClient) {
 		switch {
 		case err != nil && ctx.Err() == nil:
 			p.log.Warn("intents cannot be followed, will try again", "in", wait.String(), "error", err)
-			pause(ctx, wait)
+			clock.Sleep(ctx, clock.System(), wait)
 			wait = min(2*wait, maxBackOff)
 			continue
 		case open: // the service answers at once while an intent is open
-			pause(ctx, p.retry)
+			clock.Sleep(ctx, clock.System(), p.retry)
 		}
 		wait = p.retry
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/structspb"
@@ -28,7 +29,7 @@ func (p *Plugin) Stats(ctx context.Context, every time.Duration, send func([]*de
 		if err := send(p.statsNow(ctx)); err != nil {
 			return fmt.Errorf("send statistics: %w", err)
 		}
-		if !pause(ctx, max(every, minStatsEvery)) {
+		if !clock.Sleep(ctx, clock.System(), max(every, minStatsEvery)) {
 			return ctx.Err()
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -135,7 +136,7 @@ func (p *Plugin) startWatch() (end func()) {
 		loops.Go(func() {
 			for {
 				p.observe(ctx, s)
-				if !pause(ctx, set.period) {
+				if !clock.Sleep(ctx, clock.System(), set.period) {
 					return
 				}
 			}
@@ -147,18 +148,6 @@ func (p *Plugin) startWatch() (end func()) {
 	return func() {
 		cancel()
 		loops.Wait()
-	}
-}
-
-// pause waits, and tells whether it waited to the end.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -43,8 +44,8 @@ func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, now.delay(d.vendor, func(b delayBlock) string { return b.Fingerprint })); err != nil {
-		return nil, err
+	if !clock.Sleep(ctx, clock.System(), now.delay(d.vendor, func(b delayBlock) string { return b.Fingerprint })) {
+		return nil, ctx.Err()
 	}
 	cards := make([]accel.Card, 0, len(d.cards))
 	for _, c := range d.cards {
@@ -70,8 +71,8 @@ func (d *Detector) Sample(ctx context.Context, cards []accel.Card) (map[string]d
 	if err != nil {
 		return nil, err
 	}
-	if err := wait(ctx, now.delay(d.vendor, func(b delayBlock) string { return b.Stats })); err != nil {
-		return nil, err
+	if !clock.Sleep(ctx, clock.System(), now.delay(d.vendor, func(b delayBlock) string { return b.Stats })) {
+		return nil, ctx.Err()
 	}
 	d.mu.Lock()
 	n := d.samples
@@ -125,21 +126,10 @@ func (d *Detector) BeforeReserve(ctx context.Context, _ []accel.Card) error {
 	if err != nil {
 		return err
 	}
-	return wait(ctx, now.delay(d.vendor, func(b delayBlock) string { return b.Reserve }))
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
+	if !clock.Sleep(ctx, clock.System(), now.delay(d.vendor, func(b delayBlock) string { return b.Reserve })) {
 		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
+	return nil
 }
 
 // switches is the control file. It is read at every call, so that a change shows at once and needs no watcher.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // ModelTag begins the service tag that names a model served under its own name: heteroflow.model=<name>.
@@ -219,10 +221,7 @@ func (w *Watcher) follow(ctx context.Context, what string, ask func(context.Cont
 				w.log.Warn("registry does not answer, keeping the last view", "what", what, "error", err)
 			}
 			failing = true
-			select {
-			case <-time.After(w.backoff):
-			case <-ctx.Done():
-			}
+			clock.Sleep(ctx, clock.System(), w.backoff)
 			index = 0 // a registry that restarted may have begun anew
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
@@ -88,10 +89,7 @@ func (m *Meter) Run(ctx context.Context) error {
 		}
 		if m.Held() >= batchSize { // the store refused a batch: leave it alone for a while
 			pause = min(2*pause, 10*time.Second)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
+			clock.Sleep(ctx, clock.System(), pause)
 		}
 	}
 }

@@ -2,7 +2,10 @@
 // time zones do not belong here.
 package clock
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Clock tells the time and wakes callers later. Implementations are safe for concurrent use.
 type Clock interface {
@@ -35,3 +38,19 @@ type systemTicker struct{ t *time.Ticker }
 
 func (t systemTicker) C() <-chan time.Time { return t.t.C }
 func (t systemTicker) Stop()               { t.t.Stop() }
+
+// Sleep waits for d, or until ctx ends, and reports whether it waited to the end.
+func Sleep(ctx context.Context, c Clock, d time.Duration) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	if d <= 0 {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-c.After(d):
+		return true
+	}
+}

@@ -87,3 +87,33 @@ func TestSystem(t *testing.T) {
 	<-ticker.C()
 	ticker.Stop()
 }
+
+func TestSleep(t *testing.T) {
+	t.Parallel()
+	f := clock.NewFake(noon)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan bool, 1)
+	sleep := func() { done <- clock.Sleep(ctx, f, time.Minute) }
+	go sleep()
+	if err := f.AwaitWaiters(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	f.Advance(time.Minute)
+	if !<-done {
+		t.Error("the wait came to its end and says it did not")
+	}
+	go sleep()
+	if err := f.AwaitWaiters(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if <-done {
+		t.Error("the context ended the wait, and it says it came to its end")
+	}
+	if clock.Sleep(ctx, f, 0) {
+		t.Error("a wait of nothing does not notice that the context ended")
+	}
+	if !clock.Sleep(t.Context(), f, 0) {
+		t.Error("a wait of nothing must come to its end")
+	}
+}

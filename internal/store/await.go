@@ -29,10 +29,8 @@ func Await(ctx context.Context, url string, c clock.Clock, log hclog.Logger) (*S
 			return nil, fmt.Errorf("open the database: %w", err)
 		}
 		log.Warn("database cannot be opened", "error", err, "retry_in", pause)
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, c, pause) {
 			return nil, ctx.Err()
-		case <-c.After(pause):
 		}
 		pause = min(2*pause, 10*time.Second)
 	}

@@ -9,11 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // sqliteReaders is how many connections read beside the one that writes.
@@ -66,10 +67,8 @@ func firstTouch(ctx context.Context, db *sql.DB) error {
 		if err == nil || try == txTries || !(sqliteDialect{}).again(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, clock.System(), pause(try)) {
 			return errors.Join(ctx.Err(), err)
-		case <-time.After(pause(try)):
 		}
 	}
 }

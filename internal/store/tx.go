@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store/sqlgen"
 )
 
@@ -33,10 +34,8 @@ func (s *Store) inRawTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 			return err
 		}
 		s.log.Debug("transaction lost a race, running it again", "try", try, "error", err)
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, clock.System(), pause(try)) {
 			return errors.Join(ctx.Err(), err)
-		case <-time.After(pause(try)):
 		}
 	}
 }

@@ -22,6 +22,8 @@ import (
 	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
 	"github.com/docker/go-connections/nat"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // Engine is one Docker daemon. It is safe for concurrent use.
@@ -454,8 +456,8 @@ func (e *Engine) execCode(ctx context.Context, execID string) (int, error) {
 		if !got.Running {
 			return got.ExitCode, nil
 		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return 0, err
+		if !clock.Sleep(ctx, clock.System(), 20*time.Millisecond) {
+			return 0, ctx.Err()
 		}
 	}
 }

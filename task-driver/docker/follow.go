@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -124,8 +125,8 @@ func (w *Workload) waitExit(ctx context.Context) supervisor.Exit {
 		case stateErr == nil && !state.Running:
 			return ExitOf(w.lateOOM(ctx, state))
 		}
-		if err := sleep(ctx, retryEvery); err != nil {
-			return supervisor.Exit{Code: -1, Err: err.Error()}
+		if !clock.Sleep(ctx, clock.System(), retryEvery) {
+			return supervisor.Exit{Code: -1, Err: ctx.Err().Error()}
 		}
 	}
 }
@@ -133,7 +134,7 @@ func (w *Workload) waitExit(ctx context.Context) supervisor.Exit {
 // lateOOM looks once more at a container that was killed: the daemon may learn of its end before it learns that the
 // kernel killed it for want of memory.
 func (w *Workload) lateOOM(ctx context.Context, s State) State {
-	if s.ExitCode != 137 || s.OOMKilled || sleep(ctx, oomWait) != nil {
+	if s.ExitCode != 137 || s.OOMKilled || !clock.Sleep(ctx, clock.System(), oomWait) {
 		return s
 	}
 	if again, err := w.engine.State(ctx, w.follow.Container); err == nil {
@@ -173,7 +174,7 @@ func (w *Workload) copyLogs(ctx context.Context, stdout, stderr io.Writer) {
 		if broken == nil {
 			wait = settleEvery
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if !clock.Sleep(ctx, clock.System(), wait) {
 			return
 		}
 	}

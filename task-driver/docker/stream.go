@@ -2,7 +2,6 @@ package docker
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -114,16 +113,5 @@ func readPull(r io.Reader, progress func(string)) error {
 			said = tenth
 			progress(fmt.Sprintf("%d %% of %.1f MiB", tenth*10, float64(total)/(1<<20)))
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 func jobRunCommand(env Env) *command {
@@ -78,8 +80,8 @@ func (c *command) awaitRoom(ctx context.Context, nomad *api.Client, conn *connec
 			_, err := fmt.Fprintln(progress, "==> Everything is placed")
 			return err
 		}
-		if err := sleep(ctx, lookEvery); err != nil {
-			return err
+		if !clock.Sleep(ctx, clock.System(), lookEvery) {
+			return ctx.Err()
 		}
 	}
 	return before

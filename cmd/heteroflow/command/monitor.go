@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // monitor follows an evaluation until the scheduler is done with it, in the manner of `nomad job run`.
@@ -44,8 +46,8 @@ func (m *monitor) run(ctx context.Context, id string) (*api.Evaluation, error) {
 			m.conclude(eval)
 			return eval, nil
 		}
-		if err := sleep(ctx, eval.Wait); err != nil {
-			return nil, err
+		if !clock.Sleep(ctx, clock.System(), eval.Wait) {
+			return nil, ctx.Err()
 		}
 		id = eval.NextEval
 	}
@@ -72,8 +74,8 @@ func (m *monitor) follow(ctx context.Context, id string) (*api.Evaluation, error
 				return eval, nil
 			}
 		}
-		if err := sleep(ctx, m.every); err != nil {
-			return nil, err
+		if !clock.Sleep(ctx, clock.System(), m.every) {
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -175,16 +177,4 @@ func metricReasons(metric *api.AllocationMetric) (out []string) {
 		out = append(out, fmt.Sprintf("Quota limit hit %q", quota))
 	}
 	return out
-}
-
-// sleep waits, unless the context ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

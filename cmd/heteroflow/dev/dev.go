@@ -16,6 +16,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/gateway/server"
 	"github.com/heteroflow/heteroflow/internal/auth"
 	placement "github.com/heteroflow/heteroflow/placement-service/server"
@@ -199,16 +200,7 @@ func publicKey(ctx context.Context, url string) (string, error) {
 		if ctx.Err() != nil {
 			return "", err
 		}
-		pause(ctx, 50*time.Millisecond)
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+		clock.Sleep(ctx, clock.System(), 50*time.Millisecond)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	service "github.com/heteroflow/heteroflow/api/client"
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/embedded/client"
 )
 
@@ -51,7 +52,7 @@ func (b *buffer) String() string {
 func eventually(t *testing.T, what string, within time.Duration, ok func() error) {
 	t.Helper()
 	var last error
-	for deadline := time.Now().Add(within); time.Now().Before(deadline); pause(t.Context(), 50*time.Millisecond) {
+	for deadline := time.Now().Add(within); time.Now().Before(deadline); clock.Sleep(t.Context(), clock.System(), 50*time.Millisecond) {
 		if last = ok(); last == nil {
 			return
 		}

@@ -14,6 +14,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclwrite"
 	"github.com/hashicorp/nomad/api"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // nomadEngine is a Nomad agent that is server and client at once, over a data folder, so that jobs outlive it.
@@ -173,7 +175,7 @@ func (e *nomadEngine) await(ctx context.Context, ended <-chan error) error {
 		if last = e.openNode(deadline); last == nil {
 			return nil
 		}
-		pause(deadline, 200*time.Millisecond)
+		clock.Sleep(deadline, clock.System(), 200*time.Millisecond)
 	}
 }
 
@@ -231,7 +233,7 @@ func (e *nomadEngine) stopTasks() error {
 		if left == 0 {
 			return nil
 		}
-		pause(ctx, 200*time.Millisecond)
+		clock.Sleep(ctx, clock.System(), 200*time.Millisecond)
 	}
 }
 

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // Words of a check's state.
@@ -107,7 +109,7 @@ func (r *checkRunner) run() {
 			r.alloc.wake()
 		}
 		r.judge(err != nil)
-		pause(r.ctx, checkInterval(r.check))
+		clock.Sleep(r.ctx, clock.System(), checkInterval(r.check))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/basepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 )
@@ -201,7 +202,7 @@ func (c *Client) tellNode(ctx context.Context) {
 			return
 		case <-c.nodeNew:
 		}
-		pause(ctx, nodeQuiet)
+		clock.Sleep(ctx, clock.System(), nodeQuiet)
 		if ctx.Err() != nil {
 			return
 		}

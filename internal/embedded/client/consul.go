@@ -11,6 +11,8 @@ import (
 	consul "github.com/hashicorp/consul/api"
 	"github.com/hashicorp/go-cleanhttp"
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 const (
@@ -100,7 +102,7 @@ func (s *consulSync) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.sync(ctx, time.Since(started) > consulGrace); err != nil && ctx.Err() == nil {
 			s.log.Warn("services not synchronised with consul and tried again", "error", err)
-			pause(ctx, time.Second)
+			clock.Sleep(ctx, clock.System(), time.Second)
 		}
 		timer := time.NewTimer(consulEvery)
 		select {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/host"
 )
@@ -65,7 +66,7 @@ func (d *devicePlugin) run(ctx context.Context) {
 		}
 		d.log.Warn("device plugin ended and is started again", "error", err)
 		if time.Since(started) < time.Second {
-			pause(ctx, time.Second)
+			clock.Sleep(ctx, clock.System(), time.Second)
 		}
 	}
 }
@@ -130,7 +131,7 @@ func (d *devicePlugin) collectStats(ctx context.Context, p *host.Plugin) {
 		}
 		if ctx.Err() == nil {
 			d.log.Warn("device statistics ended and are asked for again", "error", err)
-			pause(ctx, wait)
+			clock.Sleep(ctx, clock.System(), wait)
 		}
 	}
 }
@@ -196,16 +197,6 @@ func (d *devicePlugin) reserve(ctx context.Context, ids []string) (*devicepb.Con
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("reserve %v: device plugin is not running: %w", ids, ctx.Err())
 		}
-		pause(ctx, 50*time.Millisecond)
-	}
-}
-
-// pause waits unless ctx ends first.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+		clock.Sleep(ctx, clock.System(), 50*time.Millisecond)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/basepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
@@ -57,7 +58,7 @@ func (d *driverPlugin) run(ctx context.Context) {
 			if inst, err = d.launch(ctx); err != nil {
 				d.log.Error("driver not started", "error", err, "retry_in", wait.String())
 				d.setHealth(&driverpb.FingerprintResponse{Health: driverpb.FingerprintResponse_UNHEALTHY, HealthDescription: "driver not started: " + err.Error()})
-				pause(ctx, wait)
+				clock.Sleep(ctx, clock.System(), wait)
 				wait = min(2*wait, 2*time.Minute)
 				continue
 			}
@@ -161,9 +162,9 @@ func (d *driverPlugin) fingerprint(ctx context.Context, inst *driverInstance) {
 		}
 		if ctx.Err() == nil && !pluginGone(err) {
 			d.setHealth(&driverpb.FingerprintResponse{Health: driverpb.FingerprintResponse_UNHEALTHY, HealthDescription: rpcText(err)})
-			pause(ctx, 5*time.Second)
+			clock.Sleep(ctx, clock.System(), 5*time.Second)
 		} else {
-			pause(ctx, 100*time.Millisecond)
+			clock.Sleep(ctx, clock.System(), 100*time.Millisecond)
 		}
 	}
 }
@@ -177,7 +178,7 @@ func (d *driverPlugin) taskEvents(ctx context.Context, inst *driverInstance) {
 				d.events(e)
 			}
 		}
-		pause(ctx, 100*time.Millisecond)
+		clock.Sleep(ctx, clock.System(), 100*time.Millisecond)
 	}
 }
 

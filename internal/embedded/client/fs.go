@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 const (
@@ -210,7 +212,7 @@ func sendFile(f *os.File, name string, offset *int64, limit int64, send func(*ap
 
 // follow waits a moment, and starts over when the file became shorter.
 func follow(ctx context.Context, f *os.File, name string, offset *int64, send func(*api.StreamFrame) error) error {
-	pause(ctx, followEvery)
+	clock.Sleep(ctx, clock.System(), followEvery)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}

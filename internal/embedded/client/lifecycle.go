@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // Places of a task in its group's life.
@@ -135,7 +137,7 @@ func (ar *allocRunner) taskStopping(ctx context.Context, t *taskRunner) {
 		ar.dropServices(ctx, "")
 	}
 	if delay > 0 {
-		pause(ctx, delay)
+		clock.Sleep(ctx, clock.System(), delay)
 	}
 }
 

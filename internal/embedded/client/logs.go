@@ -11,6 +11,8 @@ import (
 	"strconv"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // Logs implements Backend. The numbered files of a task's log are read as one; following goes on through rotations and
@@ -44,7 +46,7 @@ func (c *Client) Logs(ctx context.Context, r LogRequest, send func(*api.StreamFr
 		if !r.Follow || ended {
 			return nil
 		}
-		pause(ctx, followEvery)
+		clock.Sleep(ctx, clock.System(), followEvery)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 )
 
@@ -242,6 +243,6 @@ func (t *taskRunner) collectStats(ctx context.Context) {
 		if saysNever(err) {
 			return
 		}
-		pause(ctx, statsEvery)
+		clock.Sleep(ctx, clock.System(), statsEvery)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 )
 
@@ -115,13 +116,13 @@ func (t *taskRunner) callStop(ctx context.Context) error {
 		}
 		if pluginGone(err) {
 			// wait takes the task over to the next process; its id is known there then.
-			pause(ctx, 100*time.Millisecond)
+			clock.Sleep(ctx, clock.System(), 100*time.Millisecond)
 			if _, now := t.current(); now != inst {
 				continue
 			}
 		}
 		t.log.Warn("task not stopped and tried again", "error", err, "in", waits[n].String())
-		pause(ctx, waits[n])
+		clock.Sleep(ctx, clock.System(), waits[n])
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/embedded/state"
 )
 
@@ -18,16 +19,12 @@ const (
 
 // collect forgets what is over, from time to time.
 func (c *Core) collect(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-c.clock.After(collectEvery):
-		}
+	for clock.Sleep(ctx, c.clock, collectEvery) {
 		if err := c.Collect(false); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // Collect forgets evaluations, allocations, deployments and dead jobs that have been over for long, or all that are

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/embedded/state"
 )
 
@@ -99,10 +100,8 @@ func (c *Core) followDrains(ctx context.Context) error {
 			return nil
 		case <-changed:
 		}
-		select { // a busy state changes often; a drain is not urgent
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, c.clock, 200*time.Millisecond) { // a busy state changes often; a drain is not urgent
 			return nil
-		case <-c.clock.After(200 * time.Millisecond):
 		}
 	}
 }
