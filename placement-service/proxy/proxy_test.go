@@ -210,7 +210,7 @@ func TestNeed(t *testing.T) {
 		"GET /v1/nodes": "read nodes", "PUT /v1/node/x/drain": "write settings", "GET /v1/acl/tokens": "read settings", "GET /v1/var/a": "read settings",
 		"PUT /v1/operator/scheduler/configuration": "write settings", "GET /v1/operator/snapshot": "read settings", "PUT /v1/system/gc": "write settings",
 		"GET /v1/agent/self": "read nodes", "GET /v1/agent/monitor": "read settings", "POST /v1/namespaces": "write settings", "POST /v1/search": "read jobs",
-		"GET /v1/something/new": "read settings",
+		"GET /v1/something/new": "read settings", "DELETE /v1/evaluations": "write settings",
 	} {
 		method, path, _ := strings.Cut(request, " ")
 		verb, object := need(httptest.NewRequest(method, path, nil))

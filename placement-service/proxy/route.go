@@ -50,7 +50,7 @@ func need(r *http.Request) (verb, object string) {
 			}
 			return auth.Read, auth.Jobs
 		}
-		if area == "job" || area == "jobs" || area == "allocation" || area == "deployment" || area == "evaluations" {
+		if area == "job" || area == "jobs" || area == "allocation" || area == "deployment" {
 			return auth.Write, auth.Jobs
 		}
 	case "validate":
