@@ -1,0 +1,77 @@
+// Package iluvatar reads Iluvatar cards by ixsmi. What all brands do alike, and forms and device groups, do not belong
+// here.
+package iluvatar
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Vendor is the brand.
+const Vendor accel.Vendor = "iluvatar"
+
+// Spec describes the brand. Its tool is often not on PATH.
+func Spec() brand.Spec {
+	return brand.Spec{
+		Vendor: Vendor, PCI: "1e3e", Signs: []string{"dev/itrctl"}, Prefix: "GPU-", Tools: []string{"ixsmi", "/usr/local/corex/bin/ixsmi"},
+		Read: read, Model: model, Nodes: nodes,
+	}
+}
+
+func model(printed string) string { return strings.TrimPrefix(printed, "Iluvatar ") }
+
+func nodes(c brand.Card) []string {
+	if c.Index == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("/dev/iluvatar%d", *c.Index)}
+}
+
+func read(_ string, call brand.Call) (brand.Reading, error) {
+	out, err := call()
+	if err != nil {
+		return brand.Reading{}, err
+	}
+	return Parse(out), nil
+}
+
+var (
+	driver = regexp.MustCompile(`Driver Version:\s*([0-9]\S*)`)
+	cuda   = regexp.MustCompile(`CUDA Version:\s*(\S+)`)
+)
+
+// Parse reads the table: an entry for each chip, of which a board may have two. Of these only one reports the power.
+func Parse(out string) brand.Reading {
+	if !strings.Contains(out, "IX-ML") {
+		return brand.Reading{}
+	}
+	var r brand.Reading
+	if m := driver.FindStringSubmatch(out); m != nil {
+		r.Driver = m[1]
+	}
+	if m := cuda.FindStringSubmatch(out); m != nil {
+		r.Facts = map[string]string{"cuda": toolout.Text(m[1])} // the level offered; it is no NVIDIA driver
+	}
+	cards, _, _ := strings.Cut(out, "Processes:")
+	for _, row := range toolout.Boxed(cards, "GPU") {
+		index := toolout.Whole(row["GPU"])
+		if index == nil || !row.Has("Bus-Id") {
+			continue
+		}
+		c := r.At(*index)
+		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["Bus-Id"])
+		used, total := toolout.Usage(row["Memory-Usage"])
+		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
+		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
+		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
+		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["GPU-Util"]), toolout.Celsius(row["Temp"])
+	}
+	list, known := toolout.Processes(out, "Processes:", 1)
+	r.List(list, known, "MiB")
+	return r
+}
