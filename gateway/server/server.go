@@ -24,9 +24,10 @@ import (
 
 // Config says how the gateway runs.
 type Config struct {
-	Addr          string // host:port to listen on
-	DatabaseURL   string // endpoints, keys and usage: postgres://… or sqlite:///path
-	ConsulAddr    string // backends from Consul when set, else from Nomad's registry
+	Addr          string       // host:port to listen on
+	Listener      net.Listener // used instead of Addr when set; Run closes it
+	DatabaseURL   string       // endpoints, keys and usage: postgres://… or sqlite:///path
+	ConsulAddr    string       // backends from Consul when set, else from Nomad's registry
 	ConsulToken   string
 	NomadAddr     string
 	NomadToken    string
@@ -51,15 +52,18 @@ func Run(ctx context.Context, c Config) error {
 	if c.HeaderTimeout == 0 {
 		c.HeaderTimeout = defaultHeaderTimeout
 	}
+	listener := c.Listener
+	if listener == nil {
+		var err error
+		if listener, err = net.Listen("tcp", c.Addr); err != nil {
+			return fmt.Errorf("listen on %s: %w", c.Addr, err)
+		}
+	}
+	defer listener.Close()
 	registry, err := c.registry()
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", c.Addr)
-	if err != nil {
-		return fmt.Errorf("listen on %s: %w", c.Addr, err)
-	}
-	defer listener.Close()
 	db, err := store.Await(ctx, c.DatabaseURL, clock.System(), c.Logger)
 	if err != nil {
 		if ctx.Err() != nil {

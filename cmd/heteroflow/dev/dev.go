@@ -16,9 +16,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/gateway/server"
 	"github.com/heteroflow/heteroflow/internal/auth"
+	"github.com/heteroflow/heteroflow/internal/clock"
 	placement "github.com/heteroflow/heteroflow/placement-service/server"
 )
 
@@ -118,13 +118,8 @@ func Run(ctx context.Context, o Options) (err error) {
 }
 
 func gateway(ctx context.Context, o Options, engineURL string, listener net.Listener) error {
-	addr := listener.Addr().String()
-	// The gateway opens its port itself: the listener held it while the engine started.
-	if err := listener.Close(); err != nil {
-		return fmt.Errorf("hand the gateway its port: %w", err)
-	}
 	return server.Run(ctx, server.Config{
-		Addr: addr, DatabaseURL: o.DatabaseURL, ConsulAddr: o.ConsulAddr, ConsulToken: o.ConsulToken, NomadAddr: engineURL,
+		Listener: listener, DatabaseURL: o.DatabaseURL, ConsulAddr: o.ConsulAddr, ConsulToken: o.ConsulToken, NomadAddr: engineURL,
 		Anonymous: true, Logger: o.log("gateway"),
 	})
 }
