@@ -14,8 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/grant"
 )
 

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/structspb"
 )

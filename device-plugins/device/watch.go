@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // A source is a detector and what is remembered of its cards.

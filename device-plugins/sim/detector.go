@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // Detector is the simulated cards of one brand. It is safe for concurrent use.

@@ -121,7 +121,9 @@ func TestDiff_ObjectsInNomadsOrder(t *testing.T) {
 	}
 	got := order(Diff(job(t, "before.nomad.hcl"), job(t, "after.nomad.hcl")))
 	for place, theirs := range order(&want) {
-		both := func(in []string) func(string) bool { return func(name string) bool { return !slices.Contains(in, name) } }
+		both := func(in []string) func(string) bool {
+			return func(name string) bool { return !slices.Contains(in, name) }
+		}
 		ours := got[place]
 		wanted := slices.DeleteFunc(slices.Clone(theirs), both(ours))
 		if diff := cmp.Diff(wanted, slices.DeleteFunc(slices.Clone(ours), both(theirs))); diff != "" {
