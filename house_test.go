@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -158,26 +157,6 @@ func TestMakefile_HelpListsEveryTarget(t *testing.T) {
 	for _, match := range regexp.MustCompile(`(?m)^([a-z0-9-]+):`).FindAllStringSubmatch(string(src), -1) {
 		if !regexp.MustCompile(`(?m)^  ` + match[1] + ` +\S`).Match(help) {
 			t.Errorf("make help does not list %q", match[1])
-		}
-	}
-}
-
-// Headings must agree between the two languages, so that a section added to one is missed in the other.
-func TestDocs_BothLanguages(t *testing.T) {
-	t.Parallel()
-	for _, pair := range [][2]string{{"README.md", "README.zh-CN.md"}} {
-		levels := [2][]int{}
-		for i, name := range pair {
-			src, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, m := range regexp.MustCompile("(?m)^(#+) ").FindAllStringSubmatch(regexp.MustCompile("(?ms)^```.*?^```").ReplaceAllString(string(src), ""), -1) {
-				levels[i] = append(levels[i], len(m[1]))
-			}
-		}
-		if !slices.Equal(levels[0], levels[1]) {
-			t.Errorf("%s and %s have different sections: %v and %v", pair[0], pair[1], levels[0], levels[1])
 		}
 	}
 }
