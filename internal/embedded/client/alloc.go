@@ -25,6 +25,8 @@ type allocRunner struct {
 	notify   chan struct{} // closed and replaced at every change
 	stopped  bool
 	services map[string]*serviceSet // by task name, "" for the group
+	checks   sync.WaitGroup         // of the services in the engine's own registry
+	ended    bool                   // no check begins any more
 }
 
 // newAllocRunner prepares an allocation, from scratch or from what an earlier engine left.
@@ -81,9 +83,12 @@ func (ar *allocRunner) run(ctx context.Context) {
 		return
 	}
 	ar.changed()
+	defer ar.endChecks()
 	health, stopHealth := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer stopHealth()
-	go ar.health.run(health)
+	watching.Go(func() { ar.health.run(health) })
 	var wg sync.WaitGroup
 	for _, t := range ar.tasks {
 		wg.Go(func() { t.run(ctx) })

@@ -38,8 +38,7 @@ type checkRunner struct {
 	url    string
 	header http.Header
 	body   string
-	ctx    context.Context // ends with the registration
-	stop   context.CancelFunc
+	stop   context.CancelFunc // set when it is started
 
 	restart  *api.CheckRestart
 	restarts *taskRunner // the task that a failing check starts again
@@ -67,7 +66,6 @@ func newCheckRunner(ar *allocRunner, reg *api.ServiceRegistration, c *api.Servic
 			r.header.Add(k, in.text(v))
 		}
 	}
-	r.ctx, r.stop = context.WithCancel(context.Background())
 	mode := "healthiness"
 	if c.OnUpdate == api.OnUpdateIgnore {
 		mode = "readiness"
@@ -90,11 +88,37 @@ func checkURL(c *api.ServiceCheck, addr string, in interpolator) string {
 	return cmp.Or(c.Protocol, "http") + "://" + addr + "/" + strings.TrimPrefix(in.text(c.Path), "/")
 }
 
+// startCheck runs a check until its registration or the allocation's runner ends.
+func (ar *allocRunner) startCheck(r *checkRunner) {
+	ctx, stop := context.WithCancel(context.Background())
+	r.stop = stop
+	ar.mu.Lock()
+	defer ar.mu.Unlock()
+	if ar.ended {
+		stop()
+		return
+	}
+	ar.checks.Go(func() { r.run(ctx) })
+}
+
+// endChecks stops the checks of every service, waits for them, and lets no other begin.
+func (ar *allocRunner) endChecks() {
+	ar.mu.Lock()
+	ar.ended = true
+	for _, set := range ar.services {
+		for _, c := range set.checks {
+			c.stop()
+		}
+	}
+	ar.mu.Unlock()
+	ar.checks.Wait()
+}
+
 // run checks at once and then in the check's interval.
-func (r *checkRunner) run() {
-	for r.ctx.Err() == nil {
-		code, output, err := r.once()
-		if r.ctx.Err() != nil {
+func (r *checkRunner) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		code, output, err := r.once(ctx)
+		if ctx.Err() != nil {
 			return
 		}
 		r.mu.Lock()
@@ -109,7 +133,7 @@ func (r *checkRunner) run() {
 			r.alloc.wake()
 		}
 		r.judge(err != nil)
-		clock.Sleep(r.ctx, clock.System(), checkInterval(r.check))
+		clock.Sleep(ctx, clock.System(), checkInterval(r.check))
 	}
 }
 
@@ -128,8 +152,8 @@ func (r *checkRunner) judge(failed bool) {
 	}
 }
 
-func (r *checkRunner) once() (code int, output string, err error) {
-	ctx, cancel := context.WithTimeout(r.ctx, checkTimeout(r.check))
+func (r *checkRunner) once(ctx context.Context) (code int, output string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout(r.check))
 	defer cancel()
 	if r.check.Type != "http" {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", r.addr)

@@ -202,8 +202,7 @@ func (c *Client) tellNode(ctx context.Context) {
 			return
 		case <-c.nodeNew:
 		}
-		clock.Sleep(ctx, clock.System(), nodeQuiet)
-		if ctx.Err() != nil {
+		if !clock.Sleep(ctx, clock.System(), nodeQuiet) {
 			return
 		}
 		c.cfg.Up.UpdateNode(c.node())

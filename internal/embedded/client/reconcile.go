@@ -35,12 +35,12 @@ func (c *Client) restore(ctx context.Context, tasks *sync.WaitGroup) error {
 // startRunner is called with mu held.
 func (c *Client) startRunner(ctx context.Context, tasks *sync.WaitGroup, alloc *api.Allocation, st *allocState) {
 	if alloc.Job == nil || alloc.GetTaskGroup() == nil {
-		c.refuse(alloc, "allocation came without its job or group")
+		c.refuse(tasks, alloc, "allocation came without its job or group")
 		return
 	}
 	ar, err := newAllocRunner(c, alloc, st)
 	if err != nil {
-		c.refuse(alloc, err.Error())
+		c.refuse(tasks, alloc, err.Error())
 		return
 	}
 	c.runners[alloc.ID] = ar
@@ -50,8 +50,8 @@ func (c *Client) startRunner(ctx context.Context, tasks *sync.WaitGroup, alloc *
 	}
 }
 
-// refuse fails an allocation that cannot be run here at all.
-func (c *Client) refuse(alloc *api.Allocation, why string) {
+// refuse fails an allocation that cannot be run here at all. The server is told aside, since it may call back.
+func (c *Client) refuse(tasks *sync.WaitGroup, alloc *api.Allocation, why string) {
 	c.log.Error("allocation refused", "alloc_id", alloc.ID, "reason", why)
 	states := map[string]*api.TaskState{}
 	if alloc.Job != nil && alloc.GetTaskGroup() != nil {
@@ -59,7 +59,9 @@ func (c *Client) refuse(alloc *api.Allocation, why string) {
 			states[t.Name] = &api.TaskState{State: taskDead, Failed: true, FinishedAt: time.Now().UTC(), Events: []*api.TaskEvent{eventSetupFailure(errors.New(why))}}
 		}
 	}
-	go c.cfg.Up.UpdateAlloc(AllocUpdate{ID: alloc.ID, ClientStatus: api.AllocClientStatusFailed, ClientDescription: why, TaskStates: states})
+	tasks.Go(func() {
+		c.cfg.Up.UpdateAlloc(AllocUpdate{ID: alloc.ID, ClientStatus: api.AllocClientStatusFailed, ClientDescription: why, TaskStates: states})
+	})
 }
 
 // SetAllocs implements Backend. It returns at once.
@@ -89,13 +91,15 @@ func (c *Client) reconcile(ctx context.Context, tasks *sync.WaitGroup) {
 		case ar != nil:
 			ar.update(alloc)
 			if !terminal && ar.done.is() {
-				go c.saveAndTell(ar) // the server missed the end
+				tasks.Go(func() { c.saveAndTell(ar) }) // the server missed the end
 			}
 		case terminal:
 		case run:
 			c.startRunner(ctx, tasks, alloc, nil)
 		default:
-			go c.cfg.Up.UpdateAlloc(AllocUpdate{ID: alloc.ID, ClientStatus: api.AllocClientStatusComplete, ClientDescription: "stopped before it started", TaskStates: map[string]*api.TaskState{}})
+			tasks.Go(func() {
+				c.cfg.Up.UpdateAlloc(AllocUpdate{ID: alloc.ID, ClientStatus: api.AllocClientStatusComplete, ClientDescription: "stopped before it started", TaskStates: map[string]*api.TaskState{}})
+			})
 		}
 	}
 	for id, ar := range c.runners {

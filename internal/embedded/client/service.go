@@ -157,7 +157,7 @@ func (ar *allocRunner) addService(set *serviceSet, alloc *api.Allocation, s *api
 			}
 			c := newCheckRunner(ar, reg, &check, n, task, in)
 			set.checks = append(set.checks, c)
-			go c.run()
+			ar.startCheck(c)
 		}
 		return
 	}

@@ -117,6 +117,8 @@ func (t *taskRunner) run(ctx context.Context) {
 		return
 	}
 	watch, stopWatch := context.WithCancel(ctx)
+	var logs sync.WaitGroup
+	defer logs.Wait()
 	defer stopWatch()
 	running := t.recover(ctx)
 	if len(t.snapshot().State.Events) == 0 {
@@ -147,7 +149,7 @@ func (t *taskRunner) run(ctx context.Context) {
 		}
 		if !watching && t.logs != nil {
 			watching = true
-			go t.logs.watch(watch)
+			logs.Go(func() { t.logs.watch(watch) })
 		}
 		running = false
 		if !t.await(ctx) {
@@ -176,8 +178,10 @@ func (t *taskRunner) current() (*driverpb.TaskHandle, *driverInstance) {
 // await follows the running task to its end and says whether it is started again.
 func (t *taskRunner) await(ctx context.Context) bool {
 	stats, stopStats := context.WithCancel(ctx)
+	var collecting sync.WaitGroup
+	defer collecting.Wait()
 	defer stopStats()
-	go t.collectStats(stats)
+	collecting.Go(func() { t.collectStats(stats) })
 	type end struct {
 		result *driverpb.ExitResult
 		text   string
@@ -192,6 +196,7 @@ func (t *taskRunner) await(ctx context.Context) bool {
 	var stopErr error
 	select {
 	case <-ctx.Done():
+		<-waited
 		return false
 	case e = <-waited:
 	case <-t.killed.ch:
