@@ -111,15 +111,19 @@ func (w *Watcher) notify() {
 // Run follows the registry until the context ends, and returns after every watch it started has ended.
 func (w *Watcher) Run(ctx context.Context) error {
 	names := make(chan map[string][]string)
-	go w.follow(ctx, "services", func(ctx context.Context, index uint64) (uint64, error) {
-		models, next, err := w.registry.Names(ctx, index)
-		if err == nil {
-			select {
-			case names <- models:
-			case <-ctx.Done():
+	var following sync.WaitGroup
+	defer following.Wait()
+	following.Go(func() {
+		w.follow(ctx, "services", func(ctx context.Context, index uint64) (uint64, error) {
+			models, next, err := w.registry.Names(ctx, index)
+			if err == nil {
+				select {
+				case names <- models:
+				case <-ctx.Done():
+				}
 			}
-		}
-		return next, err
+			return next, err
+		})
 	})
 	var models map[string][]string
 	for {
