@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
 	"github.com/heteroflow/heteroflow/task-driver/driver"
 )
@@ -180,6 +181,26 @@ func TestDocs_PluginPagesHaveTheSameParts(t *testing.T) {
 		}
 		if !slices.Equal(titles, pluginParts) {
 			t.Errorf("%s has the parts %q, want %q", p.path, titles, pluginParts)
+		}
+	}
+}
+
+// A brand that is added must be added to the tables of both pages, its variables too.
+func TestDocs_PluginPagesNameEveryBrand(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"docs/", "docs/zh-CN/"} {
+		devices, tasks := readPage(t, dir+"device-plugin.md"), readPage(t, dir+"task-driver.md")
+		for _, v := range accel.Vendors() {
+			for _, p := range []page{devices, tasks} {
+				if !strings.Contains(p.prose, "\n| `"+string(v)+"` |") {
+					t.Errorf("%s has no row of the brand %s", p.path, v)
+				}
+			}
+		}
+		for name := range accel.VisibleEnv(nil) {
+			if !strings.Contains(tasks.prose, "`"+name+"`") {
+				t.Errorf("%s does not name the variable %s", tasks.path, name)
+			}
 		}
 	}
 }
