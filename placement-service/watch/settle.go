@@ -1,13 +1,14 @@
 package watch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
@@ -35,10 +36,8 @@ func (w *Watcher) settleLoop(ctx context.Context) error {
 		if err := w.settleDirty(ctx); err != nil && ctx.Err() == nil {
 			pause = min(max(2*pause, 200*time.Millisecond), 5*time.Second)
 			w.log.Warn("ledger not settled", "error", err, "retry_in", pause)
-			select {
-			case <-ctx.Done():
+			if !clock.Sleep(ctx, w.Clock, pause) {
 				return nil
-			case <-w.Clock.After(pause):
 			}
 			w.Settle(JobKey{}) // wake up again
 			continue
@@ -278,21 +277,19 @@ func (w *Watcher) ReconcileOnce(ctx context.Context) error {
 	}
 	page := store.Page{Limit: 500}
 	for {
-		list, next, err := w.Store.Reservations(ctx, "", page)
+		list, next, err := w.Store.OpenReservations(ctx, page)
 		if err != nil {
 			return err
 		}
 		for _, r := range list {
-			if r.State == store.Reserved || r.State == store.Submitted || r.State == store.Confirmed {
-				jobs[JobKey{r.Namespace, r.JobID}] = true
-			}
+			jobs[JobKey{r.Namespace, r.JobID}] = true
 		}
 		if next == "" {
 			break
 		}
 		page.Cursor = next
 	}
-	for _, job := range slices.Collect(maps.Keys(jobs)) {
+	for job := range jobs {
 		w.Settle(job)
 	}
 	now := w.Clock.Now()
@@ -306,7 +303,7 @@ func (w *Watcher) ReconcileOnce(ctx context.Context) error {
 	if _, err := w.Store.ExpireIntents(ctx, now.Add(-IntentLife)); err != nil {
 		return err
 	}
-	if _, err := w.Store.ForgetClosed(ctx, now.Add(-24*time.Hour)); err != nil {
+	if _, err := w.Store.ForgetClosed(ctx, now.Add(-closedKept)); err != nil {
 		return err
 	}
 	fixed, err := w.Store.RecountPools(ctx)
@@ -320,27 +317,15 @@ func (w *Watcher) ReconcileOnce(ctx context.Context) error {
 	return nil
 }
 
+// closedKept is how long released and expired reservations can still be looked up.
+const closedKept = 24 * time.Hour
+
 // IntentLife is how long a node has to take on and finish an intent.
 const IntentLife = 2 * time.Minute
 
 func compareClaims(a, b store.Claim) int {
-	for _, c := range []int{
-		compareText(a.AllocID, b.AllocID), compareText(a.NodeID, b.NodeID), compareText(a.Group, b.Group),
-		compareText(a.TaskGroup, b.TaskGroup), compareText(a.Task, b.Task),
-	} {
-		if c != 0 {
-			return c
-		}
-	}
-	return a.Units - b.Units
-}
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+	return cmp.Or(
+		cmp.Compare(a.AllocID, b.AllocID), cmp.Compare(a.NodeID, b.NodeID), cmp.Compare(a.Group, b.Group),
+		cmp.Compare(a.TaskGroup, b.TaskGroup), cmp.Compare(a.Task, b.Task), cmp.Compare(a.Units, b.Units),
+	)
 }

@@ -44,8 +44,9 @@ type Config struct {
 // Watcher follows Nomad and settles the ledger.
 type Watcher struct {
 	Config
-	log   hclog.Logger
-	evals *evalBook
+	log      hclog.Logger
+	evals    *evalBook
+	departed *departures
 
 	mu    sync.Mutex
 	dirty map[JobKey]bool // to be settled
@@ -58,7 +59,7 @@ func New(c Config) *Watcher {
 	if c.Clock == nil {
 		c.Clock = clock.System()
 	}
-	return &Watcher{Config: c, log: c.Log.Named("watch"), evals: newEvalBook(), dirty: map[JobKey]bool{}, known: map[JobKey]bool{}, kick: make(chan struct{}, 1)}
+	return &Watcher{Config: c, log: c.Log.Named("watch"), evals: newEvalBook(), departed: newDepartures(), dirty: map[JobKey]bool{}, known: map[JobKey]bool{}, kick: make(chan struct{}, 1)}
 }
 
 // Expect notes that a job was registered and that its allocations come with this evaluation.
@@ -91,6 +92,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	g.Go(func() error { return w.repeat(ctx, "nodes", w.followNodes) })
 	g.Go(func() error { return w.repeat(ctx, "events", w.followEvents) })
 	g.Go(func() error { return w.settleLoop(ctx) })
+	g.Go(func() error { return w.departLoop(ctx) })
 	g.Go(func() error { return w.reconcileLoop(ctx) })
 	return g.Wait()
 }
@@ -282,8 +284,13 @@ func (w *Watcher) apply(e nomadapi.Event, old bool) error {
 			w.blocked(job)
 		}
 	case "Job":
-		if e.Type == "JobDeregistered" && !old && w.Hooks.Removed != nil {
-			w.Hooks.Removed(JobKey{e.Namespace, e.Key})
+		if e.Type != "JobDeregistered" || old {
+			return nil
+		}
+		job := JobKey{e.Namespace, e.Key}
+		w.departed.add(job, w.Clock.Now())
+		if w.Hooks.Removed != nil {
+			w.Hooks.Removed(job)
 		}
 	}
 	return nil
