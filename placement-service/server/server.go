@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
@@ -86,8 +85,11 @@ func Run(ctx context.Context, c Config) error {
 
 // work is everything behind the HTTP edge.
 func work(ctx context.Context, c Config, edge *edge) error {
-	db, err := openStore(ctx, c)
-	if err != nil || db == nil {
+	db, err := store.Await(ctx, c.DatabaseURL, c.Clock, c.Log)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil // told to stop while the database was away
+	}
+	if err != nil {
 		return err
 	}
 	defer func() {
@@ -108,40 +110,6 @@ func work(ctx context.Context, c Config, edge *edge) error {
 	edge.drained() // answers in progress may still need the database
 	p.submit.Wait()
 	return err
-}
-
-// openStore opens the database, again and again while it is away. Nil without an error is the context's end.
-func openStore(ctx context.Context, c Config) (*store.Store, error) {
-	pause := 250 * time.Millisecond
-	for {
-		db, err := store.Open(ctx, c.DatabaseURL, c.Log)
-		if err == nil {
-			return db, nil
-		}
-		if ctx.Err() != nil {
-			return nil, nil
-		}
-		if !mayPass(err) {
-			return nil, fmt.Errorf("open the database: %w", err)
-		}
-		c.Log.Warn("database cannot be opened", "error", err, "retry_in", pause)
-		select {
-		case <-ctx.Done():
-			return nil, nil
-		case <-c.Clock.After(pause):
-		}
-		pause = min(2*pause, 10*time.Second)
-	}
-}
-
-// mayPass reports whether the database may be there later: it could not be reached, or is starting.
-func mayPass(err error) bool {
-	var network *net.OpError
-	if errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return true
-	}
-	var state interface{ SQLState() string }
-	return errors.As(err, &state) && len(state.SQLState()) == 5 && (state.SQLState()[:2] == "57" || state.SQLState()[:2] == "08" || state.SQLState()[:2] == "53")
 }
 
 var _ http.Handler = (*edge)(nil)
