@@ -160,6 +160,29 @@ func TestScale_GoesThroughAdmission(t *testing.T) {
 	eventually(t, "the ledger holds 20 units", func() bool { return s.usedUnits() == 20 })
 }
 
+func TestScale_RoomGivenBackIsNotTakenForGranted(t *testing.T) {
+	t.Parallel()
+	s, _ := start(t, one())
+	s.register(share("llm", 3, "20GiB"))
+	s.runs("llm", 3)
+	scale := func(n int) *api.JobRegisterResponse {
+		t.Helper()
+		out, _, err := s.nomad.Jobs().Scale("llm", "g", &n, "", false, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	scale(1)
+	eventually(t, "the ledger holds 20 units", func() bool { return s.usedUnits() == 20 })
+	s.register(share("other", 1, "60GiB"))
+	s.runs("other", 1)
+	if out := scale(3); !strings.Contains(out.Warnings, "waits") {
+		t.Errorf("scaling back up answers %+v, want a warning that it waits: its room is another job's by now", out)
+	}
+	s.runs("llm", 1)
+}
+
 func TestRevert_DecidesAnew(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t, one())

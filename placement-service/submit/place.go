@@ -65,9 +65,11 @@ func (p placed) repeated() bool { return p.job != nil && p.decision == nil }
 // placeTries is how often a decision is repeated when others took its room meanwhile.
 const placeTries = 8
 
-// place decides, claims the row and reserves. store.ErrConflict says that the row was changed. What does not fit comes back without a job and with the decision that says why.
+// place decides, claims the row and reserves. store.ErrConflict says that the row was changed. What does not fit comes
+// back without a job and with the decision that says why.
 func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 	stale := allGroups(p.reading)
+	p.older = admission.Shrink(p.reading, p.older) // room that is not asked for any more goes to whoever asks next
 	if len(p.older.Groups) > 0 {
 		var out Tree
 		if out, stale = admission.Apply(p.job, p.reading, p.older); len(stale) == 0 {
