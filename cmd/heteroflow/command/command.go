@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/posener/complete"
@@ -127,6 +128,15 @@ func (c *command) AutocompleteArgs() complete.Predictor {
 		return predictor
 	}
 	return complete.PredictNothing
+}
+
+// oneOf refuses a value of a flag that is none of those there are.
+func oneOf(flag, value string, known ...string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	last := len(known) - 1
+	return &usageError{fmt.Sprintf("-%s %q is not known: write %s or %s", flag, value, strings.Join(known[:last], ", "), known[last])}
 }
 
 func isBool(f *flag.Flag) bool {

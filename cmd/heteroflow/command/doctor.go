@@ -17,6 +17,7 @@ type finding struct {
 	Status string `json:"status"` // ok, warn or fail
 	Detail string `json:"detail"`
 	Advice string `json:"advice,omitempty"` // what to do; empty when there is nothing to do
+	part   bool   // of the line before it, and indented so
 }
 
 const (
@@ -49,7 +50,9 @@ this machine; without them, what the placement service says counts. The exit cod
 		findings := runChecks(ctx, []check{
 			func(ctx context.Context) []finding { return c.checkService(ctx, conn) },
 			func(ctx context.Context) []finding { return c.checkNodes(ctx, conn) },
-			c.checkNomad, c.checkConsul, c.checkDatabase, checkDocker,
+			func(ctx context.Context) []finding { return c.checkQueue(ctx, conn) },
+			func(ctx context.Context) []finding { return c.checkNomad(ctx, conn) },
+			c.checkConsul, c.checkDatabase, checkDocker,
 			func(ctx context.Context) []finding { return checkCards(ctx, filepath.Join(*bin, "heteroflow-device")) },
 		})
 		if err := c.print(out, findings, nil, func() error { return c.printf("%s", findingText(findings)) }); err != nil {
@@ -87,16 +90,29 @@ func runChecks(ctx context.Context, checks []check) []finding {
 func findingText(findings []finding) string {
 	width := 0
 	for _, f := range findings {
-		width = max(width, len(f.Name))
+		width = max(width, len(f.title()))
 	}
 	var b strings.Builder
 	for _, f := range findings {
-		fmt.Fprintf(&b, "%-4s  %-*s  %s\n", f.Status, width, f.Name, f.Detail)
+		fmt.Fprintf(&b, "%-4s  %-*s  %s\n", f.Status, width, f.title(), f.Detail)
 		if f.Advice != "" {
 			fmt.Fprintf(&b, "      %s  → %s\n", strings.Repeat(" ", width), f.Advice)
 		}
 	}
 	return b.String()
+}
+
+func (f finding) title() string {
+	if f.part {
+		return "  " + f.Name
+	}
+	return f.Name
+}
+
+// partOf marks a finding as one about a part of what the line before is about.
+func partOf(f finding) finding {
+	f.part = true
+	return f
 }
 
 func ok(name, format string, args ...any) finding {

@@ -8,11 +8,13 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	consul "github.com/hashicorp/consul/api"
 	"github.com/hashicorp/nomad/api"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/heteroflow/heteroflow/api/client"
 	"github.com/heteroflow/heteroflow/internal/version"
 )
 
@@ -57,21 +59,21 @@ func (c *command) checkService(ctx context.Context, conn *connection) []finding 
 	if parts != nil {
 		for _, part := range parts.Parts {
 			if part.OK {
-				all = append(all, ok("  its "+string(part.Name), "answers"))
+				all = append(all, partOf(ok("its "+string(part.Name), "answers")))
 			} else {
-				all = append(all, fail("  its "+string(part.Name), "the service goes on by itself when it answers again", "%s", or(text(part.Reason), "does not answer")))
+				all = append(all, partOf(fail("its "+string(part.Name), "the service goes on by itself when it answers again", "%s", or(text(part.Reason), "does not answer"))))
 			}
 		}
 	}
 	info, err := service.GetInfoWithResponse(ctx)
 	switch {
 	case err != nil:
-		all = append(all, fail("  your key", "look at the service's log", "cannot be checked: %s", why(err)))
+		all = append(all, partOf(fail("your key", "look at the service's log", "cannot be checked: %s", why(err))))
 	case info.JSON200 == nil && info.StatusCode() == http.StatusUnauthorized:
-		all = append(all, fail("  your key", "set HETEROFLOW_TOKEN to a key: the first start of the service printed one, others come from \"heteroflow key create\"", "is missing or not known"))
+		all = append(all, partOf(fail("your key", "set HETEROFLOW_TOKEN to a key: the first start of the service printed one, others come from \"heteroflow key create\"", "is missing or not known")))
 	case info.JSON200 != nil:
 		who := info.JSON200.Identity
-		all = append(all, ok("  you are", "%s of tenant %s, role %s", or(who.User, who.Kind), or(who.Tenant, "(all)"), who.Role))
+		all = append(all, partOf(ok("you are", "%s of tenant %s, role %s", or(who.User, who.Kind), or(who.Tenant, "(all)"), who.Role)))
 	}
 	return all
 }
@@ -94,17 +96,49 @@ func (c *command) checkNodes(ctx context.Context, conn *connection) []finding {
 		return []finding{fail("nodes", "start a Nomad client, with the plugins in its plugin_dir", "there are none")}
 	}
 	var all []finding
+	blind := false
 	const most = 50 // of a large cluster a sample says enough, and the rest is counted
 	for _, stub := range stubs[:min(len(stubs), most)] {
 		node, _, err := nomad.Nodes().Info(stub.ID, q)
 		if err != nil {
+			blind = true
 			all = append(all, warn("node "+stub.Name, "", "cannot be read: %s", nomadError(conn, err)))
 			continue
 		}
 		all = append(all, nodeFindings(node)...)
 	}
-	if len(stubs) > most {
+	told := slices.ContainsFunc(all, func(f finding) bool { return f.Status != statusWarn })
+	switch {
+	case len(stubs) > most:
 		all = append(all, ok("nodes", "%d more, not looked at", len(stubs)-most))
+	case !told && !blind:
+		all = append(all, fail("nodes", "make one of them ready as said above: until then every job with an accelerator waits or is refused", "none offers cards and can run tasks on them"))
+	}
+	return all
+}
+
+// switchTime is longer than a card that is asked to change its form takes: 60 seconds without a reservation, and a
+// reading. A job that waits longer waits for an answer that does not come.
+const switchTime = 2 * time.Minute
+
+// checkQueue looks for jobs that wait for a card to change its form, where the node does not answer.
+func (c *command) checkQueue(ctx context.Context, conn *connection) []finding {
+	service, err := c.service(conn)
+	if err != nil {
+		return nil // told by checkService
+	}
+	state, most := client.JobState("waiting"), 1000
+	answer, err := service.ListJobsWithResponse(ctx, &client.ListJobsParams{State: &state, Limit: &most})
+	if err != nil || answer.JSON200 == nil {
+		return nil // told by checkService
+	}
+	var all []finding
+	for _, job := range answer.JSON200.Items {
+		if text(job.ReasonCode) != "form_switch" || job.QueuedAt == nil || time.Since(*job.QueuedAt) < switchTime {
+			continue
+		}
+		all = append(all, warn("job "+job.ID, "look at the log of heteroflow-device there: it needs server and token, a node key, in its plugin block, and changes a card only while nothing runs on it",
+			"waits since %s for a card to change its form: %s", moment(job.QueuedAt), text(job.Reason)))
 	}
 	return all
 }
@@ -150,10 +184,13 @@ func devicesOf(node *api.Node) (vendors []string, sick int) {
 }
 
 // checkNomad asks the Nomad that the environment names.
-func (c *command) checkNomad(ctx context.Context) []finding {
+func (c *command) checkNomad(ctx context.Context, conn *connection) []finding {
 	addr := c.env.Getenv("NOMAD_ADDR")
-	if addr == "" {
+	switch {
+	case addr == "":
 		return nil
+	case strings.TrimRight(addr, "/") == strings.TrimRight(*conn.addr, "/"):
+		return []finding{ok("Nomad", "NOMAD_ADDR is the placement service, as users of the nomad CLI set it")}
 	}
 	nomad, err := api.NewClient(&api.Config{Address: addr, SecretID: c.env.Getenv("NOMAD_TOKEN"), TLSConfig: c.tls()})
 	if err != nil {

@@ -12,15 +12,19 @@ import (
 func endpointCreateCommand(env Env) *command {
 	c := newCommand(env, "Let the gateway serve a model by a service", "MODEL SERVICE")
 	c.about = `
-MODEL is the name that clients send, SERVICE the service in Consul or Nomad that answers. A service that carries
-the tag heteroflow.model=NAME needs no endpoint.`
+MODEL is the name that clients send, SERVICE the service in Consul or Nomad that answers. The name goes to the service as
+it is, so the engine must serve the model by it. A service that carries the tag heteroflow.model=NAME needs no endpoint.`
 	conn, out := c.withConnection(), c.withOutput()
 	policy := c.flags.String("policy", "", "round_robin or least_connections")
 	tenant := c.flags.String("tenant", "", "`tenant` that owns it; your own when left out")
-	c.predict["policy"] = complete.PredictSet("round_robin", "least_connections")
+	policies := []string{"round_robin", "least_connections"}
+	c.predict["policy"] = complete.PredictSet(policies...)
 	c.run = func(ctx context.Context, args []string) error {
 		body := client.EndpointWrite{Model: args[0], Service: args[1], Tenant: given(*tenant)}
 		if *policy != "" {
+			if err := oneOf("policy", *policy, policies...); err != nil {
+				return err
+			}
 			p := client.EndpointPolicy(*policy)
 			body.Policy = &p
 		}
@@ -75,7 +79,7 @@ func endpointDeleteCommand(env Env) *command {
 		found, err := service.GetEndpointWithResponse(ctx, args[0])
 		endpoint, _, err := read(conn, found, err)
 		if err != nil {
-			return fmt.Errorf("delete endpoint %s: %w", args[0], err)
+			return err
 		}
 		answer, err := service.DeleteEndpointWithResponse(ctx, args[0])
 		if err := done(conn, answer, err); err != nil {

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -10,6 +11,7 @@ import (
 
 func explainCommand(env Env) *command {
 	c := newCommand(env, "Say why a job is where it is, or why it waits", "JOB")
+	c.about = `JOB is the id of a job or the beginning of one.`
 	conn, out := c.withConnection(), c.withOutput()
 	c.predict[""] = c.predictJobs(conn)
 	c.run = func(ctx context.Context, args []string) error {
@@ -17,7 +19,15 @@ func explainCommand(env Env) *command {
 		if err != nil {
 			return err
 		}
-		answer, err := service.ExplainJobWithResponse(ctx, args[0], &client.ExplainJobParams{Namespace: given(c.namespace(conn))})
+		params := &client.ExplainJobParams{Namespace: given(c.namespace(conn))}
+		answer, err := service.ExplainJobWithResponse(ctx, args[0], params)
+		if err == nil && answer.StatusCode() == http.StatusNotFound {
+			id, findErr := c.completeID(ctx, conn, args[0])
+			if findErr != nil {
+				return findErr
+			}
+			answer, err = service.ExplainJobWithResponse(ctx, id, params)
+		}
 		explanation, raw, err := read(conn, answer, err)
 		if err != nil {
 			return err
@@ -25,6 +35,19 @@ func explainCommand(env Env) *command {
 		return c.print(out, explanation, raw, func() error { return c.printExplanation(out, explanation) })
 	}
 	return c
+}
+
+// completeID makes the id of a job of the beginning of one.
+func (c *command) completeID(ctx context.Context, conn *connection, prefix string) (string, error) {
+	nomad, err := c.nomad(conn)
+	if err != nil {
+		return "", err
+	}
+	job, err := c.findJob(ctx, nomad, conn, prefix)
+	if err != nil {
+		return "", err
+	}
+	return *job.ID, nil
 }
 
 func (c *command) printExplanation(out *output, e *client.Explanation) error {

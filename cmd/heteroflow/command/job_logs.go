@@ -33,8 +33,11 @@ func jobLogsCommand(env Env) *command {
 		if err != nil {
 			return err
 		}
-		id, name, err := chooseTask(ctx, nomad, job, *alloc, *task)
+		chosen, name, err := chooseTask(ctx, nomad, job, *alloc, *task)
 		if err != nil {
+			return err
+		}
+		if err := started(chosen, name); err != nil {
 			return err
 		}
 		params := map[string]string{"task": name, "type": "stdout", "follow": strconv.FormatBool(*follow), "plain": "true", "origin": "start", "offset": "0"}
@@ -46,7 +49,7 @@ func jobLogsCommand(env Env) *command {
 		}
 		q := (&api.QueryOptions{Namespace: text(job.Namespace), Params: params}).WithContext(ctx)
 		// The server passes this on to the node. Nomad's own client would rather ask the node itself, which need not be reachable.
-		stream, err := nomad.Raw().Response("/v1/client/fs/logs/"+url.PathEscape(id), q)
+		stream, err := nomad.Raw().Response("/v1/client/fs/logs/"+url.PathEscape(chosen.ID), q)
 		if err != nil {
 			return nomadError(conn, err)
 		}
@@ -60,18 +63,18 @@ func jobLogsCommand(env Env) *command {
 }
 
 // chooseTask finds the allocation and the task whose log is wanted.
-func chooseTask(ctx context.Context, nomad *api.Client, job *api.Job, alloc, task string) (id, name string, err error) {
+func chooseTask(ctx context.Context, nomad *api.Client, job *api.Job, alloc, task string) (chosen *api.AllocationListStub, name string, err error) {
 	q := (&api.QueryOptions{Namespace: text(job.Namespace)}).WithContext(ctx)
 	stubs, _, err := nomad.Jobs().Allocations(*job.ID, true, q)
 	if err != nil {
-		return "", "", fmt.Errorf("list allocations of %s: %w", *job.ID, err)
+		return nil, "", fmt.Errorf("list allocations of %s: %w", *job.ID, err)
 	}
 	stubs = slices.DeleteFunc(stubs, func(s *api.AllocationListStub) bool { return !strings.HasPrefix(s.ID, alloc) })
 	if len(stubs) == 0 {
 		if alloc != "" {
-			return "", "", fmt.Errorf("job %s has no allocation %q: \"heteroflow job status %s\" lists them", *job.ID, alloc, *job.ID)
+			return nil, "", fmt.Errorf("job %s has no allocation %q: \"heteroflow job status %s\" lists them", *job.ID, alloc, *job.ID)
 		}
-		return "", "", fmt.Errorf("job %s has no allocation yet: \"heteroflow explain %s\" says why", *job.ID, *job.ID)
+		return nil, "", fmt.Errorf("job %s has no allocation yet: \"heteroflow explain %s\" says why", *job.ID, *job.ID)
 	}
 	best := slices.MaxFunc(stubs, func(a, b *api.AllocationListStub) int {
 		if running := btoi(a.ClientStatus == "running") - btoi(b.ClientStatus == "running"); running != 0 {
@@ -80,7 +83,7 @@ func chooseTask(ctx context.Context, nomad *api.Client, job *api.Job, alloc, tas
 		return int(a.CreateIndex) - int(b.CreateIndex)
 	})
 	if task != "" {
-		return best.ID, task, nil
+		return best, task, nil
 	}
 	tasks := slices.Sorted(maps.Keys(best.TaskStates))
 	if len(tasks) == 0 {
@@ -94,9 +97,22 @@ func chooseTask(ctx context.Context, nomad *api.Client, job *api.Job, alloc, tas
 		}
 	}
 	if len(tasks) != 1 {
-		return "", "", &usageError{fmt.Sprintf("the group %s has the tasks %s: choose with -task", best.TaskGroup, strings.Join(tasks, ", "))}
+		return nil, "", &usageError{fmt.Sprintf("the group %s has the tasks %s: choose with -task", best.TaskGroup, strings.Join(tasks, ", "))}
 	}
-	return best.ID, tasks[0], nil
+	return best, tasks[0], nil
+}
+
+// started refuses to read the log of a task that ended before it began: it wrote none, and the driver says why.
+func started(alloc *api.AllocationListStub, task string) error {
+	state := alloc.TaskStates[task]
+	if state == nil || state.State != "dead" || !state.StartedAt.IsZero() {
+		return nil
+	}
+	f, found := failureOf(task, state)
+	if !found {
+		return fmt.Errorf("task %s of allocation %s ended before it began, and wrote nothing", task, alloc.ID[:8])
+	}
+	return fmt.Errorf("task %s of allocation %s was not started, and wrote nothing: %s", task, alloc.ID[:8], f.message)
 }
 
 func btoi(b bool) int {

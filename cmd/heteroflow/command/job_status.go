@@ -114,7 +114,14 @@ func (c *command) showJob(ctx context.Context, nomad *api.Client, conn *connecti
 			return err
 		}
 	}
-	return c.printf("%s%s", section("Allocations"), allocTable(out, allocs))
+	if err := c.printf("%s%s", section("Allocations"), allocTable(out, allocs)); err != nil {
+		return err
+	}
+	failures := failuresOf(allocs)
+	if len(failures) == 0 {
+		return nil
+	}
+	return c.printf("%s%s", section("What Went Wrong"), failureTable(out, failures))
 }
 
 // placedJob asks the placement service what it knows of a job; nil when it knows nothing, or is a plain Nomad.

@@ -242,6 +242,34 @@ func TestJobStatus(t *testing.T) {
 	}
 }
 
+// A job may be placed and still not run: the driver's own words are shown where one looks first.
+func TestJob_ThatFailsSaysWhy(t *testing.T) {
+	t.Parallel()
+	refused := map[string]any{"t": map[string]any{"State": "dead", "Failed": true, "Events": []any{
+		map[string]any{"Type": "Received", "DisplayMessage": "Task received by client"},
+		map[string]any{"Type": "Driver Failure", "DisplayMessage": "rpc error: code = Unknown desc = runtime \"docker\" is switched off"},
+		map[string]any{"Type": "Not Restarting", "DisplayMessage": "Error was unrecoverable"},
+	}}}
+	good := map[string]any{"t": map[string]any{"State": "dead", "Events": []any{map[string]any{"Type": "Terminated", "DisplayMessage": "Exit Code: 0"}}}}
+	answers := statusAnswers()
+	answers["GET /v1/job/hello/allocations"] = []any{
+		map[string]any{"ID": allocID, "TaskGroup": "g", "ClientStatus": "failed", "JobVersion": 1, "CreateIndex": 8, "TaskStates": refused},
+		map[string]any{"ID": alloc2ID, "TaskGroup": "g", "ClientStatus": "failed", "JobVersion": 1, "CreateIndex": 7, "TaskStates": refused},
+		map[string]any{"ID": "44444444-4", "TaskGroup": "g", "ClientStatus": "failed", "JobVersion": 0, "CreateIndex": 6, "TaskStates": refused},
+		map[string]any{"ID": "55555555-5", "TaskGroup": "g", "ClientStatus": "complete", "JobVersion": 1, "CreateIndex": 5, "TaskStates": good},
+	}
+	f := newFake(t, answers)
+	r := f.call(t, nil, "job", "status", "hello")
+	_, tail, found := strings.Cut(r.out, "What Went Wrong\n")
+	want := "Alloc     Task  Event           Why\n22222222  t     Driver Failure  runtime \"docker\" is switched off\n"
+	if !found || tail != want {
+		t.Errorf("status says %q", r.out)
+	}
+	if r := f.call(t, nil, "job", "logs", "hello"); r.code != 1 || !strings.Contains(r.errors, `was not started, and wrote nothing: runtime "docker" is switched off`) {
+		t.Errorf("logs: %+v", r)
+	}
+}
+
 func TestJobLogs(t *testing.T) {
 	t.Parallel()
 	answers := statusAnswers()

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -23,9 +22,18 @@ of the gateway. The key itself is the only thing on standard output, and is not 
 	expires := c.flags.Duration("expires", 0, "how long the key is good for, such as 720h; for ever when left out")
 	var endpoints stringList
 	c.flags.Var(&endpoints, "endpoint", "`id` of an endpoint that an endpoint key may use, all when left out; may be repeated")
-	c.predict["kind"] = complete.PredictSet("admin", "tenant", "node", "endpoint")
-	c.predict["role"] = complete.PredictSet("admin", "member", "viewer", "node")
+	kinds, roles := []string{"admin", "tenant", "node", "endpoint"}, []string{"admin", "member", "viewer", "node"}
+	c.predict["kind"] = complete.PredictSet(kinds...)
+	c.predict["role"] = complete.PredictSet(roles...)
 	c.run = func(ctx context.Context, args []string) error {
+		if err := oneOf("kind", *kind, kinds...); err != nil {
+			return err
+		}
+		if *role != "" {
+			if err := oneOf("role", *role, roles...); err != nil {
+				return err
+			}
+		}
 		if *expires < 0 {
 			return &usageError{"-expires is in the past: write how long the key is good for, such as 720h"}
 		}
@@ -52,7 +60,7 @@ of the gateway. The key itself is the only thing on standard output, and is not 
 			return err
 		}
 		return c.print(out, created, raw, func() error {
-			c.tell("Key %s (%s, tenant %s). Keep it: it is not shown again.", created.Key.ID, created.Key.Kind, created.Key.Tenant)
+			c.tell("Key %s (%s, tenant %s). Keep it: it is not shown again.", created.Key.ID, created.Key.Kind, or(created.Key.Tenant, "(all)"))
 			return c.printf("%s\n", created.Plaintext)
 		})
 	}
@@ -96,7 +104,7 @@ func keyDeleteCommand(env Env) *command {
 		}
 		answer, err := service.DeleteKeyWithResponse(ctx, args[0])
 		if err := done(conn, answer, err); err != nil {
-			return fmt.Errorf("delete key %s: %w", args[0], err)
+			return err
 		}
 		c.tell("Key %s deleted.", args[0])
 		return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"text/tabwriter"
 	"text/template"
@@ -78,10 +79,32 @@ func (c *command) printTemplate(text string, answer any) error {
 	}
 	var out bytes.Buffer
 	if err := t.Execute(&out, answer); err != nil {
-		return fmt.Errorf("apply the template: %w", err)
+		return fmt.Errorf("apply the template: %w%s", err, fieldsOf(answer))
 	}
 	_, err = fmt.Fprintln(c.env.Stdout, out.String())
 	return err
+}
+
+// fieldsOf says what a template may name; nothing for what has no fields.
+func fieldsOf(answer any) string {
+	t := reflect.TypeOf(answer)
+	item := ""
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
+		if t.Kind() == reflect.Slice {
+			item = " of each item, in {{range .}}…{{end}},"
+		}
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return ""
+	}
+	var names []string
+	for i := range t.NumField() {
+		if f := t.Field(i); f.IsExported() {
+			names = append(names, f.Name)
+		}
+	}
+	return "\nThe fields" + item + " are " + strings.Join(names, ", ")
 }
 
 func (c *command) printf(format string, args ...any) error {

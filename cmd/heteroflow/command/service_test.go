@@ -3,6 +3,7 @@ package command
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,6 +23,9 @@ func TestGPUs(t *testing.T) {
 	golden(t, "gpus_verbose", f.call(t, nil, "gpus", "-verbose"))
 	if r := f.call(t, nil, "gpus", "-t", "{{range .Items}}{{.UUID}} {{end}}"); r.out != "GPU-2 GPU-1 ASC-1 \n" {
 		t.Errorf("-t printed %q", r.out)
+	}
+	if r := f.call(t, nil, "gpus", "-t", "{{.Cards}}"); r.code != 1 || !strings.Contains(r.errors, "The fields are AsOf, Items") {
+		t.Errorf("%+v", r)
 	}
 	r := f.call(t, map[string]string{"HETEROFLOW_TOKEN": "hf-tenant-x"}, "gpus", "-json", "-vendor", "nvidia", "-free", "-model", "A100*")
 	if !json.Valid([]byte(r.out)) {
@@ -66,7 +70,14 @@ func TestExplain(t *testing.T) {
 "history":[{"outcome":"waiting","at":"2026-01-01T00:00:00Z","reason":"needs 50 GiB on one card","counts":[],"placements":[],"switches":[]}]}`
 	f := newFake(t, map[string]any{"GET /api/v1/jobs/llm/explain": body})
 	golden(t, "explain", f.call(t, nil, "explain", "llm"))
-	missing := newFake(t, map[string]any{"GET /api/v1/jobs/no/explain": answer{http.StatusNotFound, `{"type":"about:blank","title":"Not Found","status":404,"code":"not_found","detail":"there is no job no"}`}})
+	answers := map[string]any{
+		"GET /api/v1/jobs/llm/explain": body, "GET /v1/jobs": []any{map[string]any{"ID": "llm"}}, "GET /v1/job/llm": map[string]any{"ID": "llm"},
+		"GET /api/v1/jobs/ll/explain": answer{http.StatusNotFound, `{"type":"about:blank","title":"Not Found","status":404,"code":"not_found","detail":"not found"}`},
+	}
+	if r := newFake(t, answers).call(t, nil, "explain", "ll"); r.code != 0 || !strings.HasPrefix(r.out, "Job            = llm") {
+		t.Errorf("the beginning of an id: %+v", r)
+	}
+	missing := newFake(t, map[string]any{"GET /v1/jobs": []any{}, "GET /api/v1/jobs/no/explain": answer{http.StatusNotFound, `{"type":"about:blank","title":"Not Found","status":404,"code":"not_found","detail":"there is no job no"}`}})
 	golden(t, "explain_unknown", missing.call(t, nil, "explain", "no"))
 }
 
@@ -94,6 +105,9 @@ func TestKeys(t *testing.T) {
 	golden(t, "key_list", f.call(t, nil, "key", "list"))
 	golden(t, "key_delete", f.call(t, nil, "key", "delete", "k1"))
 	bad := newFake(t, map[string]any{"POST /api/v1/keys": answer{http.StatusBadRequest, `{"type":"about:blank","title":"Bad Request","status":400,"code":"invalid","detail":"the body is wrong","errors":[{"pointer":"/name","detail":"is too long"}]}`}})
+	if r := f.call(t, nil, "key", "create", "-kind", "people", "x"); r.code != 1 || !strings.Contains(r.errors, `-kind "people" is not known: write admin, tenant, node or endpoint`) {
+		t.Errorf("%+v", r)
+	}
 	golden(t, "key_create_bad", bad.call(t, nil, "key", "create", "x"))
 }
 
@@ -122,6 +136,16 @@ func TestUsage(t *testing.T) {
 	if got := f.last(t, "GET /api/v1/usage/sum").query; got["group_by"][0] != "model" || got["from"][0] != "2026-01-01T00:00:00Z" {
 		t.Errorf("asked %v", got)
 	}
+	for by, want := range map[string]string{"key": "ci", "endpoint": "sim-7b"} {
+		f := newFake(t, map[string]any{
+			"GET /api/v1/usage/sum": `{"items":[{"name":"` + by[:1] + `1","requests":3,"prompt_tokens":30,"completion_tokens":60,"unknown":1}]}`,
+			"GET /api/v1/keys":      `{"items":[` + key + `]}`,
+			"GET /api/v1/endpoints": `{"items":[` + endpoint + `]}`,
+		})
+		if r := f.call(t, nil, "usage", "-by", by); !strings.Contains(r.out, want) {
+			t.Errorf("-by %s does not name %s: %s", by, want, r.out)
+		}
+	}
 	golden(t, "usage_request", f.call(t, nil, "usage", "-by", "request"))
 	for _, args := range [][]string{{"usage", "-by", "day"}, {"usage", "-from", "yesterday"}, {"usage", "-json", "-t", "x"}} {
 		if r := f.call(t, nil, args...); r.code != 1 || r.out != "" {
@@ -144,11 +168,14 @@ func TestDoctor(t *testing.T) {
 		},
 		"GET /v1/node/n2":       map[string]any{"ID": "n2", "Name": "cpu-1", "Status": "ready"},
 		"GET /v1/node/n3":       map[string]any{"ID": "n3", "Name": "down-1", "Status": "down"},
-		"GET /v1/agent/self":    map[string]any{"config": map[string]any{"Version": map[string]any{"Version": "2.0.5"}}},
 		"GET /v1/status/leader": `"127.0.0.1:8300"`,
+		"GET /api/v1/jobs": `{"items":[
+			{"id":"stuck","namespace":"default","tenant":"t","user":"u","state":"waiting","priority":50,"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z","queued_at":"2026-01-01T00:00:00Z","reason_code":"form_switch","reason":"GPU-1 on node gpu-1 to shared","placements":[]},
+			{"id":"patient","namespace":"default","tenant":"t","user":"u","state":"waiting","priority":50,"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z","queued_at":"2026-01-01T00:00:00Z","reason_code":"memory","placements":[]}]}`,
 	})
+	nomad := newFake(t, map[string]any{"GET /v1/agent/self": map[string]any{"config": map[string]any{"Version": map[string]any{"Version": "2.0.5"}}}})
 	// A DOCKER_HOST of this machine would show in the output; the line is the machine's, not the test's.
-	r := f.call(t, map[string]string{"NOMAD_ADDR": f.URL, "CONSUL_HTTP_ADDR": strings.TrimPrefix(f.URL, "http://"), "DATABASE_URL": "sqlite:///x.db"}, "doctor", "-bin-dir", "/nowhere")
+	r := f.call(t, map[string]string{"NOMAD_ADDR": nomad.URL, "CONSUL_HTTP_ADDR": strings.TrimPrefix(f.URL, "http://"), "DATABASE_URL": "sqlite:///x.db"}, "doctor", "-bin-dir", "/nowhere")
 	lines := strings.Split(r.out, "\n")
 	var kept []string
 	for i := 0; i < len(lines); i++ {
@@ -165,6 +192,24 @@ func TestDoctor(t *testing.T) {
 	var findings []finding
 	if r := f.call(t, nil, "doctor", "-json", "-bin-dir", "/nowhere"); json.Unmarshal([]byte(r.out), &findings) != nil || len(findings) == 0 {
 		t.Errorf("-json printed %q", r.out)
+	}
+	if !slices.ContainsFunc(findings, func(f finding) bool { return f.Name == "its nomad" }) {
+		t.Errorf("-json indents names: %+v", findings)
+	}
+	if r := f.call(t, map[string]string{"NOMAD_ADDR": f.URL + "/"}, "doctor", "-bin-dir", "/nowhere"); !strings.Contains(r.out, "NOMAD_ADDR is the placement service") {
+		t.Errorf("%s", r.out)
+	}
+}
+
+func TestDoctor_NoNodeServes(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, map[string]any{
+		"GET /health":     `{"status":"ok","version":"` + version.Version + `"}`,
+		"GET /v1/nodes":   []any{map[string]any{"ID": "n2", "Name": "cpu-1"}},
+		"GET /v1/node/n2": map[string]any{"ID": "n2", "Name": "cpu-1", "Status": "ready"},
+	})
+	if r := f.call(t, nil, "doctor", "-bin-dir", "/nowhere"); r.code != 2 || !strings.Contains(r.out, "none offers cards") {
+		t.Errorf("%+v", r)
 	}
 }
 

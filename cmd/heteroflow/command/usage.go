@@ -18,8 +18,12 @@ func usageCommand(env Env) *command {
 	from := c.flags.String("from", "", "from this `moment` on: RFC 3339, or how long ago, such as 24h")
 	to := c.flags.String("to", "", "up to this `moment`: RFC 3339, or how long ago")
 	page := c.withPage()
-	c.predict["by"] = complete.PredictSet("model", "key", "endpoint", "request")
+	groups := []string{"model", "key", "endpoint", "request"}
+	c.predict["by"] = complete.PredictSet(groups...)
 	c.run = func(ctx context.Context, _ []string) error {
+		if err := oneOf("by", *by, groups...); err != nil {
+			return err
+		}
 		begin, err := parseMoment("from", *from)
 		if err != nil {
 			return err
@@ -32,16 +36,7 @@ func usageCommand(env Env) *command {
 		if err != nil {
 			return err
 		}
-		switch *by {
-		case "model", "key", "endpoint":
-			group := client.SumUsageParamsGroupBy(*by)
-			answer, err := service.SumUsageWithResponse(ctx, &client.SumUsageParams{From: begin, To: end, GroupBy: &group})
-			list, raw, err := read(conn, answer, err)
-			if err != nil {
-				return err
-			}
-			return c.print(out, list, raw, func() error { return c.printf("%s", sumTable(*by, list.Items)) })
-		case "request":
+		if *by == "request" {
 			answer, err := service.ListUsageWithResponse(ctx, &client.ListUsageParams{From: begin, To: end, Limit: page.limit, Cursor: given(*page.cursor)})
 			list, raw, err := read(conn, answer, err)
 			if err != nil {
@@ -52,9 +47,42 @@ func usageCommand(env Env) *command {
 				return c.printf("%s", requestTable(list.Items))
 			})
 		}
-		return &usageError{fmt.Sprintf("-by %s is not known: write model, key, endpoint or request", *by)}
+		group := client.SumUsageParamsGroupBy(*by)
+		answer, err := service.SumUsageWithResponse(ctx, &client.SumUsageParams{From: begin, To: end, GroupBy: &group})
+		list, raw, err := read(conn, answer, err)
+		if err != nil {
+			return err
+		}
+		return c.print(out, list, raw, func() error {
+			return c.printf("%s", sumTable(*by, list.Items, namesOf(ctx, service, *by)))
+		})
 	}
 	return c
+}
+
+// namesOf gives the names of keys, or the models of endpoints, by id. It may miss some, and all where the caller may
+// not list them: the ids are shown in any case.
+func namesOf(ctx context.Context, service *client.ClientWithResponses, by string) map[string]string {
+	names, most := map[string]string{}, 1000
+	switch by {
+	case "key":
+		answer, err := service.ListKeysWithResponse(ctx, &client.ListKeysParams{Limit: &most})
+		if err != nil || answer.JSON200 == nil {
+			return names
+		}
+		for _, k := range answer.JSON200.Items {
+			names[k.ID] = k.Name
+		}
+	case "endpoint":
+		answer, err := service.ListEndpointsWithResponse(ctx, &client.ListEndpointsParams{Limit: &most})
+		if err != nil || answer.JSON200 == nil {
+			return names
+		}
+		for _, e := range answer.JSON200.Items {
+			names[e.ID] = e.Model
+		}
+	}
+	return names
 }
 
 // parseMoment reads a time, or a duration before now; nil for the empty text.
@@ -73,11 +101,16 @@ func parseMoment(name, text string) (*time.Time, error) {
 	return &at, nil
 }
 
-func sumTable(by string, sums []client.UsageSum) table {
-	t := table{{map[string]string{"model": "Model", "key": "Key", "endpoint": "Endpoint"}[by], "Requests", "Prompt Tokens", "Completion Tokens", "Not Counted"}}
+func sumTable(by string, sums []client.UsageSum, names map[string]string) table {
+	heads := map[string][]string{"model": {"Model"}, "key": {"Key", "Name"}, "endpoint": {"Endpoint", "Model"}}[by]
+	t := table{append(heads, "Requests", "Prompt Tokens", "Completion Tokens", "Not Counted")}
 	for _, s := range sums {
-		t.row(dash(s.Name), strconv.FormatInt(s.Requests, 10), strconv.FormatInt(s.PromptTokens, 10),
-			strconv.FormatInt(s.CompletionTokens, 10), strconv.FormatInt(s.Unknown, 10))
+		cells := []string{dash(s.Name)}
+		if by != "model" {
+			cells = append(cells, dash(names[s.Name]))
+		}
+		t.row(append(cells, strconv.FormatInt(s.Requests, 10), strconv.FormatInt(s.PromptTokens, 10),
+			strconv.FormatInt(s.CompletionTokens, 10), strconv.FormatInt(s.Unknown, 10))...)
 	}
 	return t
 }
