@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/device-plugins/brand/brandtest"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/nomadplugintest"
@@ -92,6 +93,59 @@ func TestDetectors_EveryBrandOnce(t *testing.T) {
 	}
 	if diff := cmp.Diff(accel.Vendors(), got); diff != "" {
 		t.Errorf("brands (-want +got):\n%s", diff)
+	}
+}
+
+// A node with three brands whose tools are on PATH, and a fourth whose tool never ends: it delays nobody.
+func TestOnce_BrandsByTheirToolsAndOneThatHangs(t *testing.T) {
+	recorded := func(brand, file string) brandtest.Answer {
+		body, err := os.ReadFile(filepath.Join("../../device-plugins", brand, "testdata", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return brandtest.Answer{Text: string(body)}
+	}
+	path := os.Getenv("PATH")
+	for name, answers := range map[string]map[string]brandtest.Answer{
+		"mthreads-gmi": {"--query --json": recorded("mthreads", "query-s5000-first-two.json"), "": recorded("mthreads", "table-s5000-2.3.2-first-two.txt")},
+		"npu-smi":      {"info": recorded("ascend", "info-910c-dual-die-25.2.1.txt")},
+		"xpu-smi":      {"": recorded("kunlunxin", "table-p800-oam-5.19.0.0-index-gap.txt"), "-m": recorded("kunlunxin", "machine-readable-p800.txt")},
+		"cnmon":        {"": {Hang: true}},
+	} {
+		path = filepath.Dir(brandtest.Tool(t, name, answers)) + string(os.PathListSeparator) + path
+	}
+	t.Setenv("PATH", path)
+	var out, errs bytes.Buffer
+	err := run(context.Background(), []string{"-once", "-root", t.TempDir(), "-state-dir", t.TempDir(), "-nvidia-smi", "no-such-nvidia-smi"}, &out, &errs)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	var found device.Found
+	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
+		t.Fatal(err)
+	}
+	got := map[accel.Vendor]device.FoundSource{}
+	for _, s := range found.Sources {
+		s.Name = ""
+		if s.Cards > 0 || s.Error != "" {
+			got[s.Vendor] = s
+		}
+	}
+	want := map[accel.Vendor]device.FoundSource{
+		accel.MThreads:  {Vendor: accel.MThreads, Cards: 2},
+		accel.Ascend:    {Vendor: accel.Ascend, Cards: 16},
+		accel.Kunlunxin: {Vendor: accel.Kunlunxin, Cards: 3},
+		accel.Cambricon: {Vendor: accel.Cambricon, Error: "cnmon does not answer"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
+	}
+	groups := map[string]int{}
+	for _, c := range found.Cards {
+		groups[c.DeviceID]++
+	}
+	if diff := cmp.Diff(map[string]int{"mthreads/gpu/S5000": 2, "ascend/gpu/Ascend910": 16, "kunlunxin/gpu/P800-OAM": 3}, groups); diff != "" {
+		t.Errorf("device groups (-want +got):\n%s", diff)
 	}
 }
 

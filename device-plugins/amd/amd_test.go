@@ -65,7 +65,9 @@ func TestParse_Recorded(t *testing.T) {
 			want: []string{"0 ? ? ?/?MiB 0% 48C 110/550W", "1 ? ? ?/?MiB 0% 53C 113/550W", "2 ? ? ?/?MiB 0% 52C 125/550W", "3 ? ? ?/?MiB 0% 47C 115/550W"},
 			facts: []map[string]string{
 				{"device_id": "0x74a0", "guid": "50375", "memory_partition": "NPS1", "compute_partition": "SPX", "partition_id": "0"},
-				{"guid": "20890"}, {"guid": "44670"}, {"guid": "15139"},
+				{"guid": "20890"},
+				{"guid": "44670"},
+				{"guid": "15139"},
 			},
 		},
 		"rocm-smi-showid-mi300a.txt": {
