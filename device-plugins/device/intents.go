@@ -258,6 +258,9 @@ func (p *Plugin) held(uuid string) string {
 
 func (p *Plugin) heldLocked(uuid string) string {
 	dir := p.leasesDir()
+	if err := grant.TidyReserved(dir, p.now(), reserveGrace); err != nil {
+		p.log.Warn("old reservations stay", "error", err)
+	}
 	reserved, err := grant.Reserved(dir)
 	if err != nil {
 		return "the reservations handed out cannot be read: " + err.Error()

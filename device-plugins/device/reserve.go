@@ -75,6 +75,9 @@ func (p *Plugin) resolve(ids []string) (grant.Reservation, []accel.Card, error) 
 		cards = append(cards, o.Card)
 	}
 	slices.SortStableFunc(r.Cards, func(a, b grant.Card) int { return a.Index - b.Index })
+	if err := grant.TidyReserved(p.leasesDir(), p.now(), reserveGrace); err != nil {
+		p.log.Warn("old reservations stay", "error", err)
+	}
 	if err := grant.MarkReserved(p.leasesDir(), r, p.now()); err != nil {
 		return r, nil, fmt.Errorf("note the reservation for the driver: %w", err)
 	}

@@ -164,3 +164,29 @@ func TestMark_FromReservationToLease(t *testing.T) {
 		t.Errorf("after the take-over: %v, %v", got, err)
 	}
 }
+
+// TestTidyReserved_KeepsOnlyWhatStillCounts: what was reserved for tasks that never came must not pile up, and a clock
+// that was set back must not hold a card until it is there again.
+func TestTidyReserved_KeepsOnlyWhatStillCounts(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state [1]")
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for card, at := range map[string]time.Time{
+		"old": now.Add(-time.Minute), "young": now.Add(-59 * time.Second), "future": now.Add(1000 * time.Hour),
+	} {
+		if err := MarkReserved(dir, Reservation{Instances: []string{card}, Cards: []Card{{UUID: card}}}, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := TidyReserved(dir, now, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Reserved(dir)
+	want := map[string]time.Time{"young": now.Add(-59 * time.Second), "future": now}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("(-want +got)\n%s%v", diff, err)
+	}
+	if err := TidyReserved(filepath.Join(dir, "absent"), now, time.Minute); err != nil {
+		t.Errorf("an absent folder: %v", err)
+	}
+}

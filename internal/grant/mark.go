@@ -51,6 +51,38 @@ func TakeReserved(dir string, deviceEnv map[string]string) error {
 	return errors.Join(problems...)
 }
 
+// TidyReserved removes the marks in dir that no longer say anything: reservations older than keep whose task never
+// came. A mark from the future was written before the clock was set back; it is made one of now, so that its card is
+// not held until the clock is there again. A mark that cannot be read stays.
+func TidyReserved(dir string, now time.Time, keep time.Duration) error {
+	var problems []error
+	paths, err := filepath.Glob(filepath.Join(globEscape.Replace(dir), "*"+markSuffix))
+	if err != nil {
+		return fmt.Errorf("list reservations: %w", err)
+	}
+	for _, path := range paths {
+		var m mark
+		body, err := os.ReadFile(path)
+		if err != nil || json.Unmarshal(body, &m) != nil {
+			continue // taken meanwhile, or for Reserved to report
+		}
+		switch age := now.Sub(m.At); {
+		case age >= keep:
+			err = os.Remove(path)
+		case age < 0:
+			m.At = now
+			err = writeFile(dir, path, m)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, fmt.Errorf("tidy reservation: %w", err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// globEscape has a folder's name taken as it is.
+var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
+
 // Reserved is when each card was last handed out without having been leased since, by UUID. A mark that cannot be
 // read is an error beside those that can, because its card may be in use.
 func Reserved(dir string) (map[string]time.Time, error) {
