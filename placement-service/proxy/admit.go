@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -68,6 +69,9 @@ func (p *Proxy) registerAs(w http.ResponseWriter, r *http.Request, who identity.
 	if err := p.address(env, r, id); err != nil {
 		return err
 	}
+	if err := reachable(env); err != nil {
+		return err
+	}
 	if err := p.mayRegister(r, who, env); err != nil {
 		return err
 	}
@@ -102,6 +106,21 @@ func (p *Proxy) address(env submit.Tree, r *http.Request, id string) error {
 		return httpx.NewProblem(http.StatusBadRequest, "id_differs", fmt.Sprintf("Job ID %q of the body does not match %q of the path", have, id))
 	}
 	return nil
+}
+
+// reachable refuses an id that Nomad takes and then reads, in a path, as something else: nobody could stop that job.
+func reachable(env submit.Tree) error {
+	id, _ := env["Job"].(submit.Tree)["ID"].(string)
+	path := "/v1/job/" + id
+	_, suffix, ok := splitJob(&url.URL{Path: path})
+	switch {
+	case id == "." || id == "..":
+		suffix = id
+	case !ok || suffix == "":
+		return nil
+	}
+	detail := fmt.Sprintf("%q ends in %s, which Nomad's API takes for something else than a part of the name, so that the job could not be stopped: choose another ID", id, suffix)
+	return httpx.NewProblem(http.StatusBadRequest, "bad_id", "/Job/ID "+detail).At("/Job/ID", detail)
 }
 
 // mayWrite asks Nomad for those who came with a Nomad token, since the job is registered with ours.

@@ -201,6 +201,22 @@ func TestPass_EncodedPathsDoNotGoRoundAdmission(t *testing.T) {
 	}
 }
 
+// TestRegister_RefusesIDsThatCannotBeReached: real Nomads run such a job and have no path to it.
+func TestRegister_RefusesIDsThatCannotBeReached(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, operator, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s reached Nomad", r.Method, r.URL.Path) })
+	for _, id := range []string{"x/plan", "x/scale", "x/dispatch", "x/evaluations", "x/versions", ".", ".."} {
+		if status, text := send(t, "PUT /v1/jobs", fmt.Sprintf(`{"Job":{"ID":%q,"TaskGroups":[]}}`, id), addr); status != http.StatusBadRequest || !strings.Contains(text, "choose another ID") {
+			t.Errorf("id %s is answered with %d %s", id, status, text)
+		}
+	}
+	for _, id := range []string{"plan", "a/b", "x/planned", "..x"} {
+		if err := reachable(submit.Tree{"Job": submit.Tree{"ID": id}}); err != nil {
+			t.Errorf("id %s: %v", id, err)
+		}
+	}
+}
+
 func TestNeed(t *testing.T) {
 	t.Parallel()
 	for request, want := range map[string]string{
