@@ -28,6 +28,8 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
+command -v node >/dev/null || die "node is not on PATH: the chat needs Node 20 or later"
+
 # Containers where a Docker daemon answers, plain processes otherwise.
 jobvars=()
 if docker=$(command -v docker) && "$docker" version >/dev/null 2>&1; then
@@ -50,7 +52,7 @@ mkdir -p "$data"
 "$hf" dev -data-dir "$data" -addr "$addr" -gateway-addr "$gateway" -process >"$data/dev.log" 2>&1 &
 dev=$!
 for i in $(seq 1 120); do
-  kill -0 "$dev" 2>/dev/null || { cat "$data/dev.log"; die "heteroflow dev ended; its log is above"; }
+  kill -0 "$dev" 2>/dev/null || { cat "$data/dev.log"; die "heteroflow dev ended; its log is above. Other ports: DEMO_PORT=3334 DEMO_GATEWAY_PORT=8081 make demo"; }
   "$hf" gpus >/dev/null 2>&1 && [ "$("$hf" gpus -json | grep -c '"uuid"')" -ge 8 ] && break
   sleep 0.5
   [ "$i" -lt 120 ] || { tail -n 20 "$data/dev.log"; die "no cards were seen within a minute"; }
@@ -60,8 +62,9 @@ sed -n '/./p' "$data/dev.log" | head -n 12
 say "what is free now"
 run "$hf" gpus
 
+# Cards begin whole: the first share waits some moments for one to be opened for shares, and says so.
 say "a shared inference service, a batch job on a whole card, and a plain process"
-submit() { run "$hf" job run "$@"; local code=$?; [ "$code" -eq 0 ] || [ "$code" -eq 2 ] || die "the job was refused"; }
+submit() { run "$hf" job run -wait 60s "$@"; local code=$?; [ "$code" -eq 0 ] || [ "$code" -eq 2 ] || die "the job was refused"; }
 submit ${jobvars[@]+"${jobvars[@]}"} jobspecs/shared-inference.nomad.hcl
 submit ${jobvars[@]+"${jobvars[@]}"} jobspecs/whole-card-batch.nomad.hcl
 submit jobspecs/process.nomad.hcl
@@ -79,14 +82,17 @@ say "who used what"
 sleep 1 # usage is written in batches
 run "$hf" usage
 
+again=$(printf '%q ' "$hf" job run ${jobvars[@]+"${jobvars[@]}"} jobspecs/shared-inference.nomad.hcl)
+where="in another terminal, in $PWD"
+[ "${DEMO_EXIT:-}" != 1 ] || where="with make demo running, without DEMO_EXIT, in another terminal in $PWD"
 cat <<TEXT
 
-Try next, in another terminal:
+Try next, $where:
   export HETEROFLOW_ADDR=http://$addr NOMAD_ADDR=http://$addr
   $hf job status sim-llm        # or, with the Nomad CLI: nomad job status sim-llm
   $hf job logs sim-llm
   node jobspecs/chat.mjs http://$gateway/v1 sim-7b "hello"
-  $hf job run jobspecs/shared-inference.nomad.hcl   # the same file again: nothing restarts
+  $again  # the same again: nothing restarts
   $hf job stop sim-llm
   $hf doctor
 All of this is simulated: no card is used and no model runs. docs/jobs.md says what to write for real cards.
