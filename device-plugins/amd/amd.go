@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -62,8 +63,8 @@ func read(tool string, call brand.Call) (brand.Reading, error) {
 			{"-i", "--showproductname", "--showuniqueid", "--showbus", "--showmeminfo", "vram", "--showuse", "--showtemp", "--showpower", "--showmaxpower", "--showdriverversion", "--json"},
 			{"--showproductname", "--json"},
 		},
-		{{}},
 		{{"--showhw"}},
+		{nil},
 	}
 	if strings.HasPrefix(tool, "amd-smi") {
 		asked = [][][]string{{{"static", "--json"}, {"static"}}, {{"list", "--json"}, {"list"}}, {{"monitor", "-q"}, {"monitor", "-p", "-t", "-v"}}}
@@ -80,6 +81,9 @@ func read(tool string, call brand.Call) (brand.Reading, error) {
 				break
 			}
 			part := Parse(out)
+			if slices.Contains(args, "monitor") { // it does not tell cards from parts, and shows the board's memory: it makes no cards
+				part.Cards = slices.DeleteFunc(part.Cards, func(c brand.Card) bool { return !r.Has(*c.Index) })
+			}
 			r.Merge(part)
 			if len(part.Cards) > 0 {
 				break
@@ -130,7 +134,8 @@ func finish(r brand.Reading) brand.Reading {
 			if hasPlace {
 				c.PCI = board + ".0"
 			}
-			c.MemoryMiB, c.MemoryUsedMiB = nil, nil // the tools print the board's with each of its parts
+			// The tools print the board's with each of its parts.
+			c.MemoryMiB, c.MemoryUsedMiB, c.PowerW, c.PowerLimitW = nil, nil, nil, nil
 		}
 		c.Skip = c.Partition == "" && c.MemoryMiB != nil && *c.MemoryMiB < smallest
 	}

@@ -225,6 +225,14 @@ func TestDetect_ROCmSMI(t *testing.T) {
 	if processes, err := mi100.Processes(context.Background(), cards); err != nil || len(processes) != 0 {
 		t.Errorf("processes %v, %v: rocm-smi was not asked for them", processes, err)
 	}
+	// An old tool that knows the table only.
+	old := detector(t.TempDir(), tool(t, "rocm-smi", map[string]string{"": "rocm-smi-concise-mixed-6.1.txt"}))
+	brandtest.WantCards(t, old, "0 amd/gpu/unknown INDEX-0 ? ok", "1 amd/gpu/unknown INDEX-1 ? ok")
+	// The numbers of amd-smi alone do not tell boards from parts: nothing is known of the cards.
+	numbers := detector(t.TempDir(), tool(t, "amd-smi", map[string]string{"monitor -q": "amd-smi-monitor-ptv-cpx.txt"}))
+	if cards, err := numbers.Detect(context.Background()); err == nil {
+		t.Errorf("cards %v", cards)
+	}
 	// The graphics of the processor is no accelerator.
 	brandtest.WantCards(t, detector(t.TempDir(), tool(t, "rocm-smi", map[string]string{full: "rocm-smi-showmeminfo-vram-with-igpu.json"})), "0 amd/gpu/unknown INDEX-0 8176 ok")
 	// Three parts of each of four boards share the address of the board.
@@ -307,13 +315,19 @@ func TestDetect_KernelCompletesTheTool(t *testing.T) {
 	t.Parallel()
 	static := `[{"gpu": 0, "asic": {"market_name": "MI308X", "asic_serial": "0x84CAFEAE17E7696"}, "bus": {"bdf": "0000:0a:00.0"}, "vram": {"size": {"value": 196300, "unit": "MB"}}, "partition": {"compute_partition": "CPX", "partition_id": 0}},
 {"gpu": 1, "asic": {"market_name": "MI308X", "asic_serial": "0x84CAFEAE17E7696"}, "bus": {"bdf": "0000:0a:00.1"}, "vram": {"size": {"value": 196300, "unit": "MB"}}, "partition": {"compute_partition": "CPX", "partition_id": 1}}]`
-	path := brandtest.Tool(t, "amd-smi", map[string]brandtest.Answer{"static --json": {Text: static}})
+	path := brandtest.Tool(t, "amd-smi", map[string]brandtest.Answer{
+		"static --json": {Text: static}, "monitor -p -t -v": {Text: brandtest.Recorded(t, "amd-smi-monitor-ptv-cpx.txt")},
+	})
 	d := detector(kfdMachine(t), path)
 	cards := brandtest.WantCards(t, d,
 		"0 amd/gpu/MI308X CPX GPU-084cafeae17e7696-0 49152 ok", "1 amd/gpu/MI308X CPX GPU-084cafeae17e7696-1 49152 ok",
 		"-1 amd/gpu/unknown PCI-0001:0b:00.0 ? "+brand.ReasonUnreported)
 	if c := cards[1]; c.Sources["memory"] != "sysfs" || c.Sources["model"] != "cli" {
 		t.Errorf("sources %v", c.Sources)
+	}
+	samples, err := d.Sample(context.Background(), cards)
+	if s := samples[cards[1].UUID]; err != nil || s.PowerW != nil || s.MemoryUsedMiB != nil || *s.TemperatureC != 55 {
+		t.Errorf("a part has the numbers of its board: %+v, %v", s, err)
 	}
 }
 

@@ -107,6 +107,11 @@ func (r *Reading) At(index int) *Card {
 	return &r.Cards[len(r.Cards)-1]
 }
 
+// Has tells whether there is a card with this index.
+func (r *Reading) Has(index int) bool {
+	return slices.ContainsFunc(r.Cards, func(c Card) bool { return c.Index != nil && *c.Index == index })
+}
+
 // Add adds a card that may share its index with another.
 func (r *Reading) Add(c Card) {
 	if len(r.Cards) < maxCards {
