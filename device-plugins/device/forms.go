@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/moby/sys/atomicwriter"
+
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -47,28 +49,14 @@ func (b *formBook) choose(uuid string, form accel.Form) error {
 	if err != nil {
 		return fmt.Errorf("encode chosen forms: %w", err)
 	}
-	if err := writeFile(b.path, body); err != nil {
+	if err := os.MkdirAll(filepath.Dir(b.path), 0o755); err != nil {
+		return fmt.Errorf("keep chosen form: %w", err)
+	}
+	if err := atomicwriter.WriteFile(b.path, body, 0o600); err != nil {
 		return fmt.Errorf("keep chosen form: %w", err)
 	}
 	b.chosen = next
 	return nil
-}
-
-// writeFile replaces a file in one step that a crash cannot halve.
-func writeFile(path string, body []byte) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".tmp-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
-	_, err = tmp.Write(body)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }
 
 // offered is the form of a card now, and whether an intent may change it.

@@ -270,7 +270,7 @@ func TestIntent_LostClaimChangesNothing(t *testing.T) {
 func TestForms_HalfWrittenBookIsRefusedNotGuessed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := writeFile(filepath.Join(dir, "forms.json"), []byte(`{"GPU-a":"sha`)); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "forms.json"), []byte(`{"GPU-a":"sha`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	book, err := openForms(dir)

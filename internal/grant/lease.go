@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/moby/sys/atomicwriter"
 )
 
 // Lease is the driver's node-local note that a running task uses cards. The device plugin reads the leases
@@ -50,16 +52,7 @@ func writeFile(dir, path string, value any) error {
 	if err != nil {
 		return fmt.Errorf("encode lease: %w", err)
 	}
-	tmp, err := os.CreateTemp(dir, ".lease-*")
-	if err != nil {
-		return fmt.Errorf("write lease: %w", err)
-	}
-	defer os.Remove(tmp.Name()) //nolint:errcheck // gone after the rename
-	_, err = tmp.Write(body)
-	if err := errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return fmt.Errorf("write lease: %w", err)
-	}
-	if err := os.Rename(tmp.Name(), path); err != nil {
+	if err := atomicwriter.WriteFile(path, body, 0o600); err != nil {
 		return fmt.Errorf("write lease: %w", err)
 	}
 	return nil

@@ -15,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/moby/sys/atomicwriter"
 )
 
 // Phase says how far a task has come.
@@ -122,24 +124,8 @@ func writeFile(dir, name string, value any) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	tmp, err := os.CreateTemp(dir, "."+name+"-*") // mode 0600
-	if err != nil {
+	if err := atomicwriter.WriteFile(filepath.Join(dir, name), body, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
-	}
-	_, err = tmp.Write(body)
-	err = errors.Join(err, tmp.Close())
-	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(dir, name))
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", name, err), removeFile(tmp.Name()))
-	}
-	return nil
-}
-
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
 	}
 	return nil
 }
