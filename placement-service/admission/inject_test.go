@@ -271,3 +271,35 @@ func TestApply_ReadBack(t *testing.T) {
 		})
 	}
 }
+
+// TestInjected_TellsDecisionsApart: and takes no notice of the user's own part of the job.
+func TestInjected_TellsDecisionsApart(t *testing.T) {
+	t.Parallel()
+	job := parse(t, `{"ID":"x","TaskGroups":[{"Name":"g","Count":1,
+		"Tasks":[{"Name":"t","Driver":"heteroflow","Config":{"image":"a","accelerator":[{"memory":"20GiB"}]}}]}]}`)
+	out, in := admit(t, job)
+	name := Injected(out)
+	if name == Injected(job) {
+		t.Error("a job with an injection has the name of one without")
+	}
+	for what, change := range map[string]func(*GroupInjection){
+		"nodes": func(g *GroupInjection) { g.Plan.Nodes = []string{"another"} },
+		"grant": func(g *GroupInjection) { g.Grants = []TaskGrant{{Task: "t", Token: "another"}} },
+		"device": func(g *GroupInjection) {
+			g.Plan.Tasks = []engine.TaskShape{{Task: "t", Blocks: []engine.Block{{Device: "nvidia/vgpu", Count: 21}}}}
+		},
+	} {
+		other := in
+		other.Groups = []GroupInjection{in.Groups[0]}
+		change(&other.Groups[0])
+		if changed, _ := Apply(job, read(t, job), other); Injected(changed) == name {
+			t.Errorf("another decision by its %s has the same name", what)
+		}
+	}
+	own := cloneTree(out)
+	objects(own, "TaskGroups")[0]["Constraints"] = append(getList(objects(own, "TaskGroups")[0], "Constraints"), map[string]any{"LTarget": "${node.class}", "RTarget": "a", "Operand": "="})
+	own["Meta"] = map[string]any{"a": "b"}
+	if Injected(own) != name {
+		t.Error("what the user adds changes the name")
+	}
+}

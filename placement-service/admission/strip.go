@@ -69,3 +69,36 @@ func without(m map[string]any, name string, ours func(map[string]any) bool) bool
 	}
 	return true
 }
+
+// Injected names what was injected into a job: two jobs of one spec with one name run under the same decision. What
+// Nomad adds to a job that it stores does not change it.
+func Injected(job Tree) string {
+	var all []any
+	for _, g := range objects(job, "TaskGroups") {
+		one := []any{getString(g, "Name"), constraintsOf(g, ownConstraint)}
+		for _, t := range objects(g, "Tasks") {
+			one = append(one, getString(t, "Name"))
+			if getString(t, "Driver") == Driver {
+				one = append(one, getString(getMap(t, "Config"), "grant"))
+			}
+			for _, d := range objects(getMap(t, "Resources"), "Devices") {
+				if ownDevice(d) {
+					count, _ := integer(get(d, "Count"))
+					one = append(one, []any{getString(d, "Name"), count, constraintsOf(d, func(map[string]any) bool { return true })})
+				}
+			}
+		}
+		all = append(all, one)
+	}
+	return sum(all)
+}
+
+func constraintsOf(m map[string]any, which func(map[string]any) bool) []any {
+	var out []any
+	for _, c := range objects(m, "Constraints") {
+		if which(c) {
+			out = append(out, []string{getString(c, "LTarget"), getString(c, "RTarget"), getString(c, "Operand")})
+		}
+	}
+	return out
+}

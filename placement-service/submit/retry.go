@@ -103,7 +103,7 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 	case nomadapi.IsNotFound(err):
 	case err != nil:
 		return false, answerOf(err)
-	case s.isSame(stored, sub.hash):
+	case s.isSame(stored, sub.hash) && carries(stored, sub, row):
 		_, err := s.sent(ctx, sub, row, placed{job: sub.clean}, Tree{"EvalID": ""})
 		return true, err
 	}
@@ -164,6 +164,20 @@ func (s *Submitter) isSame(stored Tree, hash string) bool {
 	}
 	have, err := admission.SpecHash(admission.Strip(stored))
 	return err == nil && have == hash
+}
+
+// carries reports whether the job that Nomad has is under the row's own decision. One that is placed anew, or decided
+// anew for more allocations, has the same spec under another: taken for sent, it would stay where it was for good.
+func carries(stored Tree, sub submission, row store.Job) bool {
+	in, err := runningInjection(row)
+	if err != nil {
+		return false
+	}
+	want, stale := admission.Apply(sub.clean, sub.reading, in)
+	if len(stale) > 0 {
+		return false
+	}
+	return admission.Injected(want) == admission.Injected(stored)
 }
 
 // refuse notes that Nomad would not take a job that had waited.
