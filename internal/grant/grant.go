@@ -8,7 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
@@ -50,7 +50,7 @@ func (r Reservation) MemoryMiB(c Card) uint64 {
 
 // Env is the variable that carries the reservation: name and value.
 func (r Reservation) Env() (name, value string, err error) {
-	sort.Strings(r.Instances)
+	slices.Sort(r.Instances)
 	r.Version = 1
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -69,7 +69,7 @@ func Reservations(deviceEnv map[string]string) ([]Reservation, error) {
 			names = append(names, name)
 		}
 	}
-	sort.Strings(names)
+	slices.Sort(names)
 	out := make([]Reservation, 0, len(names))
 	for _, name := range names {
 		var r Reservation

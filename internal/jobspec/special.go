@@ -1,6 +1,7 @@
 package jobspec
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"time"
@@ -146,9 +147,9 @@ func taskIdentity(p *parser, b block, target any) {
 func settle(target any) {
 	switch t := target.(type) {
 	case *api.Constraint:
-		t.Operand = or(t.Operand, "=")
+		t.Operand = cmp.Or(t.Operand, "=")
 	case *api.Affinity:
-		t.Operand = or(t.Operand, "=")
+		t.Operand = cmp.Or(t.Operand, "=")
 	case *api.NetworkResource:
 		settlePorts(t)
 	case *api.PeriodicConfig:
@@ -165,13 +166,6 @@ func settle(target any) {
 	case *api.ChangeScript:
 		t.Canonicalize()
 	}
-}
-
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
 
 func pointerOr[T any](value *T, otherwise T) *T {

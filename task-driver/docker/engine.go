@@ -8,7 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -101,7 +101,7 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 	for name := range info.Runtimes {
 		out.Runtimes = append(out.Runtimes, name)
 	}
-	sort.Strings(out.Runtimes)
+	slices.Sort(out.Runtimes)
 	return out, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -171,6 +170,6 @@ func (d *Docker) capabilities(add, drop []string) ([]string, error) {
 			list = append(list, c)
 		}
 	}
-	sort.Strings(list)
+	slices.Sort(list)
 	return list, nil
 }

@@ -62,7 +62,7 @@ func (r *dockerRuntime) container(p *plan, image string, info docker.Info) (dock
 			c.DNS = dns.GetServers()
 		}
 	}
-	for _, name := range sortedKeys(p.tc.Ulimit) {
+	for _, name := range slices.Sorted(maps.Keys(p.tc.Ulimit)) {
 		limit, err := parseUlimit(name, p.tc.Ulimit[name])
 		if err != nil {
 			return docker.Container{}, err

@@ -2,7 +2,7 @@ package driver
 
 import (
 	"maps"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -61,6 +61,6 @@ func envList(env map[string]string) []string {
 	for name, value := range env {
 		list = append(list, name+"="+value)
 	}
-	sort.Strings(list)
+	slices.Sort(list)
 	return list
 }

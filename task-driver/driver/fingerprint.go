@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -20,7 +21,11 @@ const (
 
 // Fingerprint tells Nomad which runtimes are usable, at once and on every change.
 func (d *Driver) Fingerprint(ctx context.Context, send func(*driverpb.FingerprintResponse) error) error {
-	go d.sweep(ctx)
+	ctx, stop := context.WithCancel(ctx)
+	var sweeping sync.WaitGroup
+	defer sweeping.Wait()
+	defer stop()
+	sweeping.Go(func() { d.sweep(ctx) })
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	var last *driverpb.FingerprintResponse

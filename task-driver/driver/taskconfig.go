@@ -3,7 +3,8 @@ package driver
 import (
 	"errors"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -177,7 +178,7 @@ func (tc TaskConfig) Validate() error {
 	default:
 		bad("runtime", "%q is not known: write docker or process", tc.Runtime)
 	}
-	for _, brand := range sortedKeys(tc.Images) {
+	for _, brand := range slices.Sorted(maps.Keys(tc.Images)) {
 		if _, err := accel.ParseVendor(brand); err != nil {
 			bad("images", "%s", err)
 		}
@@ -190,7 +191,7 @@ func (tc TaskConfig) Validate() error {
 	if _, err := parseBytes(tc.ShmSize); err != nil {
 		bad("shm_size", "%s", err)
 	}
-	for _, name := range sortedKeys(tc.Ulimit) {
+	for _, name := range slices.Sorted(maps.Keys(tc.Ulimit)) {
 		if _, err := parseUlimit(name, tc.Ulimit[name]); err != nil {
 			bad("ulimit", "%s", err)
 		}
@@ -203,7 +204,7 @@ func (tc TaskConfig) Validate() error {
 			bad("mount", "type %q is not known: write bind, volume or tmpfs", m.Type)
 		}
 	}
-	for _, name := range append(sortedKeys(tc.Env), sortedKeys(tc.Labels)...) {
+	for _, name := range append(slices.Sorted(maps.Keys(tc.Env)), slices.Sorted(maps.Keys(tc.Labels))...) {
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			bad("env", "%q is not a name", name)
 		}
@@ -276,13 +277,4 @@ func (tc TaskConfig) stopSignal(fromNomad string) string {
 		return tc.StopSignal
 	}
 	return "SIGTERM"
-}
-
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,7 +46,7 @@ const parentGroup = "heteroflow"
 func Detect(root string) Mode {
 	if body, err := os.ReadFile(filepath.Join(root, "cgroup.controllers")); err == nil {
 		have := strings.Fields(string(body))
-		if contains(have, "memory") && contains(have, "cpu") && writable(root) {
+		if slices.Contains(have, "memory") && slices.Contains(have, "cpu") && writable(root) {
 			return V2
 		}
 		return Unlimited
@@ -54,15 +55,6 @@ func Detect(root string) Mode {
 		return V1
 	}
 	return Unlimited
-}
-
-func contains(list []string, word string) bool {
-	for _, w := range list {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }
 
 // writable tells a folder of the cgroup file system that can be written to from one that cannot.

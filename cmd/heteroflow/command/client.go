@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,29 +34,20 @@ type connection struct {
 // withConnection adds the flags that say whom to ask.
 func (c *command) withConnection() *connection {
 	return &connection{
-		addr:      c.flags.String("address", or(c.env.Getenv("HETEROFLOW_ADDR"), defaultAddr), "`address` of the placement service, also HETEROFLOW_ADDR"),
+		addr:      c.flags.String("address", cmp.Or(c.env.Getenv("HETEROFLOW_ADDR"), defaultAddr), "`address` of the placement service, also HETEROFLOW_ADDR"),
 		token:     c.flags.String("token", "", "key or Nomad `token`, also HETEROFLOW_TOKEN or NOMAD_TOKEN"),
 		namespace: c.flags.String("namespace", "", "Nomad `namespace`, also NOMAD_NAMESPACE"),
 		region:    c.flags.String("region", "", "Nomad `region`, also NOMAD_REGION"),
 	}
 }
 
-func or(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
 // secret is the token from flag or environment.
 func (c *command) secret(conn *connection) string {
-	return or(*conn.token, c.env.Getenv("HETEROFLOW_TOKEN"), c.env.Getenv("NOMAD_TOKEN"))
+	return cmp.Or(*conn.token, c.env.Getenv("HETEROFLOW_TOKEN"), c.env.Getenv("NOMAD_TOKEN"))
 }
 
 func (c *command) namespace(conn *connection) string {
-	return or(*conn.namespace, c.env.Getenv("NOMAD_NAMESPACE"), api.DefaultNamespace)
+	return cmp.Or(*conn.namespace, c.env.Getenv("NOMAD_NAMESPACE"), api.DefaultNamespace)
 }
 
 // address checks the address before anything is sent.
@@ -84,7 +76,7 @@ func (c *command) nomad(conn *connection) (*api.Client, error) {
 	}
 	return api.NewClient(&api.Config{
 		Address: addr, SecretID: c.secret(conn), Namespace: c.namespace(conn),
-		Region: or(*conn.region, c.env.Getenv("NOMAD_REGION")), TLSConfig: c.tls(),
+		Region: cmp.Or(*conn.region, c.env.Getenv("NOMAD_REGION")), TLSConfig: c.tls(),
 	})
 }
 
@@ -178,10 +170,10 @@ func answered(conn *connection, r response) error {
 	if json.Unmarshal(r.GetBody(), &problem) != nil || problem.Title == "" {
 		return notOurs(conn, r)
 	}
-	said := or(text(problem.Detail), problem.Title)
+	said := cmp.Or(text(problem.Detail), problem.Title)
 	if problem.Errors != nil {
 		for _, field := range *problem.Errors {
-			said += fmt.Sprintf("\n  %s: %s", or(field.Pointer, "body"), field.Detail)
+			said += fmt.Sprintf("\n  %s: %s", cmp.Or(field.Pointer, "body"), field.Detail)
 		}
 	}
 	if r.StatusCode() == http.StatusUnauthorized {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -29,7 +30,7 @@ Calls from this machine need no key. Ctrl-C stops everything, tasks too; the nex
 	c.flags.StringVar(&o.EngineAddr, "engine-addr", "127.0.0.1:4646", "`host:port` of the engine's API; another port is taken when this one is not free")
 	c.flags.BoolVar(&o.Process, "process", false, "allow plain processes although Docker is there")
 	c.flags.BoolVar(&o.Keep, "keep", false, "leave tasks running at the end")
-	level := c.flags.String("log-level", or(env.Getenv("HETEROFLOW_LOG_LEVEL"), "warn"), "trace, debug, info, warn or error; logs go to standard error")
+	level := c.flags.String("log-level", cmp.Or(env.Getenv("HETEROFLOW_LOG_LEVEL"), "warn"), "trace, debug, info, warn or error; logs go to standard error")
 	c.predict["engine"] = complete.PredictSet(dev.Auto, dev.Embedded, dev.Nomad)
 	c.predict["data-dir"], c.predict["bin-dir"] = complete.PredictDirs("*"), complete.PredictDirs("*")
 	c.predict["sim"] = complete.PredictFiles("*.hcl")

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ func (c *command) checkService(ctx context.Context, conn *connection) []finding 
 			if part.OK {
 				all = append(all, partOf(ok("its "+string(part.Name), "answers")))
 			} else {
-				all = append(all, partOf(fail("its "+string(part.Name), "the service goes on by itself when it answers again", "%s", or(text(part.Reason), "does not answer"))))
+				all = append(all, partOf(fail("its "+string(part.Name), "the service goes on by itself when it answers again", "%s", cmp.Or(text(part.Reason), "does not answer"))))
 			}
 		}
 	}
@@ -73,7 +74,7 @@ func (c *command) checkService(ctx context.Context, conn *connection) []finding 
 		all = append(all, partOf(fail("your key", "set HETEROFLOW_TOKEN to a key: the first start of the service printed one, others come from \"heteroflow key create\"", "is missing or not known")))
 	case info.JSON200 != nil:
 		who := info.JSON200.Identity
-		all = append(all, partOf(ok("you are", "%s of tenant %s, role %s", or(who.User, who.Kind), or(who.Tenant, "(all)"), who.Role)))
+		all = append(all, partOf(ok("you are", "%s of tenant %s, role %s", cmp.Or(who.User, who.Kind), cmp.Or(who.Tenant, "(all)"), who.Role)))
 	}
 	return all
 }
@@ -203,7 +204,7 @@ func (c *command) checkNomad(ctx context.Context, conn *connection) []finding {
 	_, err = nomad.Raw().Query("/v1/agent/self", &self, (&api.QueryOptions{}).WithContext(ctx))
 	switch {
 	case err == nil:
-		return []finding{ok("Nomad", "%s, version %s", addr, or(self.Config.Version.Version, self.Member.Tags["build"], "not told"))}
+		return []finding{ok("Nomad", "%s, version %s", addr, cmp.Or(self.Config.Version.Version, self.Member.Tags["build"], "not told"))}
 	case nomadStatus(err) == http.StatusForbidden:
 		return []finding{ok("Nomad", "%s answers; NOMAD_TOKEN may not read the agent", addr)}
 	}

@@ -73,8 +73,11 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if token == "" {
+		token = r.Header.Get("X-Nomad-Token")
+	}
 	f.mu.Lock()
-	f.asked = append(f.asked, asked{r.Method, r.URL.EscapedPath(), or(token, r.Header.Get("X-Nomad-Token")), r.URL.Query(), body.Bytes()})
+	f.asked = append(f.asked, asked{r.Method, r.URL.EscapedPath(), token, r.URL.Query(), body.Bytes()})
 	found, ok := f.answers[r.Method+" "+r.URL.EscapedPath()]
 	f.mu.Unlock()
 	if !ok {

@@ -151,9 +151,9 @@ func cardTable(out *output, cards []client.GPU) table {
 		}
 		health := "ok"
 		if !g.Healthy {
-			health = or(text(g.HealthReason), "bad")
+			health = cmp.Or(text(g.HealthReason), "bad")
 		}
-		row := []string{fmt.Sprintf("%s/%d", g.Vendor, g.Index), g.Model, or(g.NodeName, out.id(g.NodeID)), form, memory, slices, health, dash(jobsOn(g.Jobs))}
+		row := []string{fmt.Sprintf("%s/%d", g.Vendor, g.Index), g.Model, cmp.Or(g.NodeName, out.id(g.NodeID)), form, memory, slices, health, dash(jobsOn(g.Jobs))}
 		if *out.verbose {
 			numa := ""
 			if g.NUMANode != nil {

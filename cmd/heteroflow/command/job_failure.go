@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 
@@ -49,7 +50,7 @@ func failureOf(task string, state *api.TaskState) (failure, bool) {
 	}
 	for _, e := range slices.Backward(state.Events) {
 		if slices.Contains(ends, e.Type) {
-			said := or(e.DisplayMessage, e.Message, e.DriverError, e.SetupError)
+			said := cmp.Or(e.DisplayMessage, e.Message, e.DriverError, e.SetupError)
 			return failure{task: task, event: e.Type, message: oneLine(rpcPrefix.ReplaceAllString(said, ""))}, true
 		}
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func placed(summary *api.JobSummary) bool {
 
 // namespaceOf is the namespace of a call about a job: the flag or the environment, else what the job says.
 func namespaceOf(c *command, conn *connection, job *api.Job) string {
-	return or(*conn.namespace, c.env.Getenv("NOMAD_NAMESPACE"), text(job.Namespace), api.DefaultNamespace)
+	return cmp.Or(*conn.namespace, c.env.Getenv("NOMAD_NAMESPACE"), text(job.Namespace), api.DefaultNamespace)
 }
 
 // afterSubmit watches the evaluation of a change.
@@ -121,7 +122,7 @@ func (c *command) afterSubmit(ctx context.Context, nomad *api.Client, out *outpu
 	}
 	switch {
 	case eval.Status != "complete":
-		return fmt.Errorf("evaluation %s is %s: %s", out.id(eval.ID), eval.Status, or(eval.StatusDescription, "no reason was given"))
+		return fmt.Errorf("evaluation %s is %s: %s", out.id(eval.ID), eval.Status, cmp.Or(eval.StatusDescription, "no reason was given"))
 	case len(eval.FailedTGAllocs) > 0:
 		return &codeError{code: exitOther, text: fmt.Sprintf("\nThe job waits. Why, and what would be needed: heteroflow explain %s", jobID)}
 	}

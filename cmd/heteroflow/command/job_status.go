@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -100,7 +101,7 @@ func (c *command) showJob(ctx context.Context, nomad *api.Client, conn *connecti
 	ours := c.placedJob(ctx, conn, job)
 	head := facts("ID", *job.ID, "Name", text(job.Name), "Submit Date", submitDate(job), "Type", text(job.Type),
 		"Priority", number(job.Priority), "Datacenters", strings.Join(job.Datacenters, ","), "Namespace", text(job.Namespace),
-		"Node Pool", text(job.NodePool), "Status", text(job.Status), "Reason", or(reasonOf(ours), text(job.StatusDescription)))
+		"Node Pool", text(job.NodePool), "Status", text(job.Status), "Reason", cmp.Or(reasonOf(ours), text(job.StatusDescription)))
 	if err := c.printf("%s", head); err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ func allocTable(out *output, allocs []*api.AllocationListStub) string {
 	t := table{{"ID", "Node", "Task Group", "Version", "Desired", "Status", "Created"}}
 	for _, a := range allocs {
 		created := time.Unix(0, a.CreateTime)
-		t.row(out.id(a.ID), or(a.NodeName, out.id(a.NodeID)), a.TaskGroup, strconv.FormatUint(a.JobVersion, 10), a.DesiredStatus, a.ClientStatus, moment(&created))
+		t.row(out.id(a.ID), cmp.Or(a.NodeName, out.id(a.NodeID)), a.TaskGroup, strconv.FormatUint(a.JobVersion, 10), a.DesiredStatus, a.ClientStatus, moment(&created))
 	}
 	return t.String()
 }
@@ -193,7 +194,7 @@ func placementTable(out *output, placements []client.Placement) table {
 		if p.MemoryMiB != nil {
 			memory = accel.FormatMiB(uint64(*p.MemoryMiB))
 		}
-		t.row(p.TaskGroup+"."+p.Task, or(p.NodeName, out.id(p.NodeID)), p.Group, strconv.Itoa(p.Units), dash(memory), dash(out.id(text(p.AllocID))))
+		t.row(p.TaskGroup+"."+p.Task, cmp.Or(p.NodeName, out.id(p.NodeID)), p.Group, strconv.Itoa(p.Units), dash(memory), dash(out.id(text(p.AllocID))))
 	}
 	return t
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/hashicorp/nomad/api"
@@ -35,7 +36,7 @@ func jobValidateCommand(env Env) *command {
 			for _, problem := range answer.ValidationErrors {
 				c.tell("  * %s", problem)
 			}
-			return &codeError{code: exitError, text: or(answer.Error, "the job is not valid")}
+			return &codeError{code: exitError, text: cmp.Or(answer.Error, "the job is not valid")}
 		}
 		if out.machine() {
 			return nil

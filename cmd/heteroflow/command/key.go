@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"time"
@@ -60,7 +61,7 @@ of the gateway. The key itself is the only thing on standard output, and is not 
 			return err
 		}
 		return c.print(out, created, raw, func() error {
-			c.tell("Key %s (%s, tenant %s). Keep it: it is not shown again.", created.Key.ID, created.Key.Kind, or(created.Key.Tenant, "(all)"))
+			c.tell("Key %s (%s, tenant %s). Keep it: it is not shown again.", created.Key.ID, created.Key.Kind, cmp.Or(created.Key.Tenant, "(all)"))
 			return c.printf("%s\n", created.Plaintext)
 		})
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -98,11 +99,11 @@ func (m *monitor) progress(ctx context.Context, eval *api.Evaluation) {
 		if a.CreateIndex < eval.CreateIndex {
 			what = "modified"
 		}
-		m.line("Allocation %q %s: node %q, group %q", m.short(a.ID), what, or(a.NodeName, m.short(a.NodeID)), a.TaskGroup)
+		m.line("Allocation %q %s: node %q, group %q", m.short(a.ID), what, cmp.Or(a.NodeName, m.short(a.NodeID)), a.TaskGroup)
 	}
 	if eval.Status != m.state {
 		if m.state != "" || eval.Status != "pending" {
-			m.line("Evaluation status changed: %q -> %q", or(m.state, "pending"), eval.Status)
+			m.line("Evaluation status changed: %q -> %q", cmp.Or(m.state, "pending"), eval.Status)
 		}
 		m.state = eval.Status
 	}

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/posener/complete"
@@ -46,7 +47,7 @@ func (f *partFlags) read(env Env, addr string) (*config.Part, error) {
 		&p.Addr: *f.addr, &p.DatabaseURL: *f.database, &p.Anonymous: *f.anonymous, &p.Nomad.Address: *f.nomad,
 		&p.Consul.Address: *f.consul, &p.LogLevel: *f.logLevel,
 	} {
-		*target = or(value, *target)
+		*target = cmp.Or(value, *target)
 	}
 	p.LogJSON = p.LogJSON || *f.logJSON
 	return p, p.Validate()

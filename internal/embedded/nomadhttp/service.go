@@ -1,6 +1,7 @@
 package nomadhttp
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 
@@ -31,9 +32,9 @@ func (q *request) services() (any, error) {
 			tags[s.Namespace][s.ServiceName] = list(known)
 		}
 		out := []*api.ServiceRegistrationListStub{}
-		for _, ns := range sortedKeys(tags) {
+		for _, ns := range slices.Sorted(maps.Keys(tags)) {
 			entry := &api.ServiceRegistrationListStub{Namespace: ns}
-			for _, name := range sortedKeys(tags[ns]) {
+			for _, name := range slices.Sorted(maps.Keys(tags[ns])) {
 				slices.Sort(tags[ns][name])
 				entry.Services = append(entry.Services, &api.ServiceRegistrationStub{ServiceName: name, Tags: tags[ns][name]})
 			}
@@ -41,15 +42,6 @@ func (q *request) services() (any, error) {
 		}
 		return out, r.TableIndex("services", ""), nil
 	})
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }
 
 func (q *request) service() (any, error) {

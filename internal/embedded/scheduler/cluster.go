@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -176,7 +177,7 @@ func (c *cluster) breaks(k *api.Constraint, n *api.Node, group string) string {
 			}
 		}
 		if used >= limit {
-			return "distinct_property: " + k.LTarget + "=" + mine + " used by " + itoa(used) + " allocs"
+			return "distinct_property: " + k.LTarget + "=" + mine + " used by " + strconv.Itoa(used) + " allocs"
 		}
 	}
 	return ""

@@ -1,7 +1,6 @@
 package scheduler
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 
@@ -175,5 +174,3 @@ func atoi(s string) int {
 	}
 	return n
 }
-
-func itoa(n int) string { return fmt.Sprint(n) }

@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"strconv"
@@ -98,7 +99,7 @@ func (b *Builder) Build(n Node) *api.Node {
 		id = NodeID(n.Name)
 	}
 	return &api.Node{
-		ID: id, Name: n.Name, Datacenter: or(n.Datacenter, "dc1"), NodeClass: n.Class, NodePool: or(n.Pool, "default"),
+		ID: id, Name: n.Name, Datacenter: cmp.Or(n.Datacenter, "dc1"), NodeClass: n.Class, NodePool: cmp.Or(n.Pool, "default"),
 		Attributes: b.node, Meta: n.Meta, Status: api.NodeStatusReady, SchedulingEligibility: api.NodeSchedulingEligible,
 		Drivers: b.driverSet(n.Drivers),
 		NodeResources: &api.NodeResources{
@@ -111,13 +112,6 @@ func (b *Builder) Build(n Node) *api.Node {
 }
 
 var network = []*api.NetworkResource{{Mode: "host", Device: "lo", CIDR: "127.0.0.1/32", IP: "127.0.0.1"}}
-
-func or(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
 
 func orInt(n, otherwise int) int {
 	if n == 0 {

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/hashicorp/hcl/v2"
@@ -33,15 +34,15 @@ func decoderSpec(s *hclspec.Spec, name string) (hcldec.Spec, error) {
 	case *hclspec.Spec_Attr:
 		typ, err := typeOf(b.Attr.GetType())
 		if err != nil {
-			return nil, fmt.Errorf("option %q: %w", or(b.Attr.GetName(), name), err)
+			return nil, fmt.Errorf("option %q: %w", cmp.Or(b.Attr.GetName(), name), err)
 		}
-		return named(&hcldec.AttrSpec{Name: or(b.Attr.GetName(), name), Type: typ, Required: b.Attr.GetRequired()}, or(b.Attr.GetName(), name))
+		return named(&hcldec.AttrSpec{Name: cmp.Or(b.Attr.GetName(), name), Type: typ, Required: b.Attr.GetRequired()}, cmp.Or(b.Attr.GetName(), name))
 	case *hclspec.Spec_BlockAttrs:
 		typ, err := typeOf(b.BlockAttrs.GetType())
 		if err != nil {
-			return nil, fmt.Errorf("block %q: %w", or(b.BlockAttrs.GetName(), name), err)
+			return nil, fmt.Errorf("block %q: %w", cmp.Or(b.BlockAttrs.GetName(), name), err)
 		}
-		typeName := or(b.BlockAttrs.GetName(), name)
+		typeName := cmp.Or(b.BlockAttrs.GetName(), name)
 		return named(&hcldec.BlockAttrsSpec{TypeName: typeName, ElementType: typ, Required: b.BlockAttrs.GetRequired()}, typeName)
 	case *hclspec.Spec_Default:
 		primary, err := decoderSpec(b.Default.GetPrimary(), "")
@@ -67,13 +68,13 @@ func blockSpec(s *hclspec.Spec, name string) (hcldec.Spec, error) {
 	var nestedSpec *hclspec.Spec
 	switch b := s.GetBlock().(type) {
 	case *hclspec.Spec_BlockValue:
-		name, nestedSpec = or(b.BlockValue.GetName(), name), b.BlockValue.GetNested()
+		name, nestedSpec = cmp.Or(b.BlockValue.GetName(), name), b.BlockValue.GetNested()
 	case *hclspec.Spec_BlockList:
-		name, nestedSpec = or(b.BlockList.GetName(), name), b.BlockList.GetNested()
+		name, nestedSpec = cmp.Or(b.BlockList.GetName(), name), b.BlockList.GetNested()
 	case *hclspec.Spec_BlockSet:
-		name, nestedSpec = or(b.BlockSet.GetName(), name), b.BlockSet.GetNested()
+		name, nestedSpec = cmp.Or(b.BlockSet.GetName(), name), b.BlockSet.GetNested()
 	case *hclspec.Spec_BlockMap:
-		name, nestedSpec = or(b.BlockMap.GetName(), name), b.BlockMap.GetNested()
+		name, nestedSpec = cmp.Or(b.BlockMap.GetName(), name), b.BlockMap.GetNested()
 	}
 	nested, err := decoderSpec(nestedSpec, name)
 	if err != nil {
@@ -152,11 +153,4 @@ func named(s hcldec.Spec, name string) (hcldec.Spec, error) {
 		return nil, fmt.Errorf("an option below a default or a list has no name: give it one")
 	}
 	return s, nil
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
