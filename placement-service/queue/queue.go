@@ -28,7 +28,8 @@ const (
 	batch = 1000
 )
 
-// Submitter tries one job.
+// Submitter tries one job. An error means that a part that is needed is away; one of Retry with done is of that job
+// alone.
 type Submitter interface {
 	Retry(context.Context, watch.JobKey) (done bool, err error)
 	Replace(context.Context, watch.JobKey) (done bool, err error)

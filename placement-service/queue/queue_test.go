@@ -19,6 +19,7 @@ type fake struct {
 	room            map[string]bool
 	tried, adopted  []string
 	down            bool
+	broken          string // a job that cannot be read
 }
 
 func (f *fake) Retry(_ context.Context, key watch.JobKey) (bool, error) {
@@ -26,6 +27,9 @@ func (f *fake) Retry(_ context.Context, key watch.JobKey) (bool, error) {
 		return false, errors.New("nomad is away")
 	}
 	f.tried = append(f.tried, key.ID)
+	if key.ID == f.broken {
+		return true, errors.New("read the stored job")
+	}
 	return f.room[key.ID], nil
 }
 
@@ -69,6 +73,22 @@ func TestWork_TriesInOrderAndWhatAsksTheSameOnce(t *testing.T) {
 	}
 	if want := []string{"unsent", "big-1", "small-1", "small-2"}; !slices.Equal(f.tried, want) {
 		t.Errorf("tried %v, want %v", f.tried, want)
+	}
+}
+
+func TestWork_OneJobThatCannotBeTriedDoesNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]*fake{
+		"on their way": {unsent: []store.Job{job("broken", ""), job("next", "")}},
+		"waiting":      {waiting: []store.Job{job("broken", "1"), job("next", "2")}},
+	} {
+		f.broken = "broken"
+		if err := New(f, f, nil, hclog.NewNullLogger()).Work(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !slices.Contains(f.tried, "next") {
+			t.Errorf("%s: tried %v, want the one behind it too", name, f.tried)
+		}
 	}
 }
 

@@ -24,11 +24,21 @@ func (q *Queue) workUnsent(ctx context.Context) error {
 		return err
 	}
 	for _, job := range jobs {
-		if _, err := q.submit.Retry(ctx, watch.JobKey{Namespace: job.Namespace, ID: job.ID}); err != nil {
+		if _, err := q.retry(ctx, watch.JobKey{Namespace: job.Namespace, ID: job.ID}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// retry tries one job. One that cannot be tried at all does not keep the others waiting.
+func (q *Queue) retry(ctx context.Context, key watch.JobKey) (done bool, err error) {
+	done, err = q.submit.Retry(ctx, key)
+	if err != nil && done {
+		q.log.Error("job cannot be tried: stop it and submit it again", "namespace", key.Namespace, "job_id", key.ID, "error", err)
+		return true, nil
+	}
+	return done, err
 }
 
 // workWaiting tries each waiting job. Of jobs that ask for the same, those behind one that did not fit are not
@@ -56,7 +66,7 @@ func (q *Queue) workWaiting(ctx context.Context) error {
 		if refused[sign.text] && job.ReasonCode != "" {
 			continue
 		}
-		done, err := q.submit.Retry(ctx, key)
+		done, err := q.retry(ctx, key)
 		if err != nil {
 			return err
 		}

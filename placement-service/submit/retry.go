@@ -14,12 +14,16 @@ import (
 )
 
 // Retry tries a job that waits, or one that Nomad could not be given. done tells that the job left the queue. An
-// error means that a part that is needed is away; the job is as it was.
+// error means that a part that is needed is away and the job is as it was, or, with done, that this job alone cannot be
+// tried.
 func (s *Submitter) Retry(ctx context.Context, key watch.JobKey) (done bool, err error) {
 	defer s.lock(key)()
 	row, err := s.find(ctx, key)
-	if err != nil || row.State != store.JobWaiting && row.State != store.JobSubmitting {
-		return true, err
+	if err != nil {
+		return false, err
+	}
+	if row.State != store.JobWaiting && row.State != store.JobSubmitting {
+		return true, nil
 	}
 	sub, err := s.stored(row)
 	if err != nil {
@@ -72,7 +76,7 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 		result, err := s.send(ctx, sub, row, found)
 		var answer *Answer
 		if errors.As(err, &answer) {
-			return true, s.refuse(ctx, sub.key, answer.Text)
+			return s.refuse(ctx, sub.key, answer.Text)
 		}
 		return err == nil && !result.Waiting, err
 	}
@@ -126,7 +130,7 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 		_, err := s.hold(ctx, sub, row, found)
 		var refused *Refused
 		if errors.As(err, &refused) {
-			return true, s.refuse(ctx, sub.key, refused.Text)
+			return s.refuse(ctx, sub.key, refused.Text)
 		}
 		return false, err
 	}
@@ -134,7 +138,7 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 	result, err := s.send(ctx, sub, row, found)
 	var answer *Answer
 	if errors.As(err, &answer) {
-		return true, s.refuse(ctx, sub.key, answer.Text)
+		return s.refuse(ctx, sub.key, answer.Text)
 	}
 	return err == nil && !result.Waiting, err
 }
@@ -181,15 +185,15 @@ func carries(stored Tree, sub submission, row store.Job) bool {
 }
 
 // refuse notes that Nomad would not take a job that had waited.
-func (s *Submitter) refuse(ctx context.Context, key watch.JobKey, text string) error {
+func (s *Submitter) refuse(ctx context.Context, key watch.JobKey, text string) (done bool, err error) {
+	s.log.Warn("nomad refused a job that had waited", "job_id", key.ID, "reason", text)
 	row, err := s.find(ctx, key)
 	if err != nil || row.Version == 0 {
-		return err
+		return err == nil, err
 	}
 	row.State, row.ReasonCode, row.Reason = store.JobRefused, "nomad_refused", text
 	_, err = s.put(ctx, row)
-	s.log.Warn("nomad refused a job that had waited", "job_id", key.ID, "reason", text)
-	return err
+	return err == nil, err
 }
 
 // Signature names what a waiting job asks for: of two jobs with one signature, on the same cluster, both fit or
