@@ -3,6 +3,7 @@
 package balance
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -78,20 +79,8 @@ func (p *Pool) Set(list []Backend) {
 		m.Backend = b
 		next = append(next, m)
 	}
-	slices.SortFunc(next, func(a, b *member) int {
-		if a.ID < b.ID {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(next, func(a, b *member) int { return cmp.Compare(a.ID, b.ID) })
 	p.backends = next
-}
-
-// Len is the number of backends, resting ones included.
-func (p *Pool) Len() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.backends)
 }
 
 // Lease is one request's hold on a backend. Call Done exactly once.
@@ -157,15 +146,4 @@ func (l *Lease) Done(failed bool) {
 	} else {
 		l.m.restedAt = time.Time{}
 	}
-}
-
-// InFlight is the number of requests under way at each backend, by ID.
-func (p *Pool) InFlight() map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	counts := make(map[string]int, len(p.backends))
-	for _, m := range p.backends {
-		counts[m.ID] = m.inFlight
-	}
-	return counts
 }

@@ -3,6 +3,7 @@
 package route
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -163,12 +164,7 @@ func (t *Table) Targets() []Target {
 	for _, target := range t.byModel {
 		list = append(list, target)
 	}
-	slices.SortFunc(list, func(a, b Target) int {
-		if a.Model < b.Model {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(list, func(a, b Target) int { return cmp.Compare(a.Model, b.Model) })
 	return list
 }
 

@@ -47,15 +47,6 @@ func DecodeConfig(msgpack []byte, out any) (err error) {
 	return nil
 }
 
-// EncodeConfig writes a value in the encoding that DecodeConfig reads, by its codec tags. Authors use it in tests.
-func EncodeConfig(v any) ([]byte, error) {
-	var b []byte
-	if err := codec.NewEncoderBytes(&b, msgpackHandle()).Encode(v); err != nil {
-		return nil, fmt.Errorf("write config: %w", err)
-	}
-	return b, nil
-}
-
 func msgpackHandle() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
