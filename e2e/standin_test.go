@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"sort"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/nomad/api"
@@ -165,55 +163,4 @@ func TestInferenceWithoutConsul(t *testing.T) {
 	s.awaitCards(simCards)
 	inferenceService(s)
 	s.allGivenBack()
-}
-
-// What the service leans on may be away: /ready says which part, calls wait or are refused with a reason, and a job
-// that was taken is not lost.
-func TestOutages(t *testing.T) {
-	programs := t.TempDir()
-	s := &suite{t: t, probe: cluster.Static(t, programs, "e2e/probe")}
-	s.Cluster = cluster.Start(t, cluster.Options{Sim: simNode})
-	s.awaitCards(simCards)
-	s.Eventually(10*time.Second, "everything is ready", func() error { return s.readyBut() })
-
-	s.Agent.Kill()
-	s.Eventually(30*time.Second, "/ready names nomad", func() error { return s.readyBut("nomad") })
-	out, code := s.submit(probeJob{id: "patient", args: []string{"hold"}, ask: `memory = "4GiB"`})
-	t.Logf("submitted while the engine was away: exit %d\n%s", code, out)
-	s.StartAgent()
-	s.Eventually(60*time.Second, "everything is ready again", func() error { return s.readyBut() })
-	if code == 1 { // refused with a reason: nothing was taken, so nothing may be lost; the user sends it again
-		if !strings.Contains(out, "Nomad") && !strings.Contains(out, "nomad") {
-			t.Errorf("the refusal does not say what is away:\n%s", out)
-		}
-		s.mustSubmit(probeJob{id: "patient", args: []string{"hold"}, ask: `memory = "4GiB"`})
-	}
-	s.awaitAllocs("patient", "running", 1)
-	s.allGivenBack()
-}
-
-// readyBut is nil when /ready names exactly the given parts as away.
-func (s *suite) readyBut(away ...string) error {
-	resp, err := http.Get(s.URL + "/ready")
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	var ready client.Ready
-	if err := json.NewDecoder(resp.Body).Decode(&ready); err != nil {
-		return err
-	}
-	var missing []string
-	for _, p := range ready.Parts {
-		if !p.OK {
-			missing = append(missing, string(p.Name))
-		}
-	}
-	if diff := cmp.Diff(away, missing); diff != "" {
-		return fmt.Errorf("parts away (-want +got):\n%s", diff)
-	}
-	if want := len(away) == 0; ready.Ready != want || (resp.StatusCode == http.StatusOK) != want {
-		return fmt.Errorf("ready %v with status %d", ready.Ready, resp.StatusCode)
-	}
-	return nil
 }

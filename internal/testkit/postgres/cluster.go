@@ -33,6 +33,8 @@ const startTimeout = 2 * time.Minute
 // Cluster is a running server that listens on a unix socket in its own temporary folder, and nowhere else.
 type Cluster struct {
 	dir  string
+	bin  string
+	attr *syscall.SysProcAttr
 	out  *bytes.Buffer // what the server logged; read only after done
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the server has ended
@@ -55,14 +57,38 @@ func Start(ctx context.Context) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make folder for cluster: %w", err)
 	}
-	c := &Cluster{dir: dir, out: &bytes.Buffer{}, done: make(chan struct{})}
-	if err := c.start(ctx, bin, attr); err != nil {
+	c := &Cluster{dir: dir, bin: bin, attr: attr}
+	err = c.initialise(ctx)
+	if err == nil {
+		err = c.launch()
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := c.await(ctx); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
+}
+
+// Halt stops the server and keeps its data: connections break, new ones are refused. It is no crash, because with
+// durability off a crash would lose what was committed last.
+func (c *Cluster) Halt() error {
+	if err := c.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("halt postgres: %w", err)
+	}
+	<-c.done
+	return nil
+}
+
+// Resume starts a halted server again, at the same url.
+func (c *Cluster) Resume(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := c.launch(); err != nil {
+		return err
+	}
+	return c.await(ctx)
 }
 
 // binaries is the folder of the newest installed server.
@@ -113,38 +139,44 @@ func unprivileged() (*syscall.SysProcAttr, error) {
 
 func (c *Cluster) data() string { return filepath.Join(c.dir, "data") }
 
-func (c *Cluster) start(ctx context.Context, bin string, attr *syscall.SysProcAttr) error {
-	if attr.Credential != nil {
-		if err := os.Chown(c.dir, int(attr.Credential.Uid), int(attr.Credential.Gid)); err != nil {
+func (c *Cluster) initialise(ctx context.Context) error {
+	if c.attr.Credential != nil {
+		if err := os.Chown(c.dir, int(c.attr.Credential.Uid), int(c.attr.Credential.Gid)); err != nil {
 			return fmt.Errorf("give folder to the server's user: %w", err)
 		}
 	}
-	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", c.data(), "-U", "postgres", "-A", "trust",
+	initdb := exec.CommandContext(ctx, filepath.Join(c.bin, "initdb"), "-D", c.data(), "-U", "postgres", "-A", "trust",
 		"-E", "UTF8", "--locale=C.UTF-8", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = attr, c.dir
+	initdb.SysProcAttr, initdb.Dir = c.attr, c.dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(out))
 	}
+	return nil
+}
+
+func (c *Cluster) launch() error {
 	args := []string{"-D", c.data(), "-k", c.dir, "-c", "listen_addresses="}
 	for _, setting := range []string{
 		"fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=300", "shared_buffers=64MB",
 	} {
 		args = append(args, "-c", setting)
 	}
-	c.cmd = exec.Command(filepath.Join(bin, "postgres"), args...)
+	c.out = &bytes.Buffer{}
+	c.cmd = exec.Command(filepath.Join(c.bin, "postgres"), args...)
 	c.cmd.Dir, c.cmd.Stdout, c.cmd.Stderr = c.dir, c.out, c.out
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: attr.Credential}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.attr.Credential}
 	dieWithParent(c.cmd.SysProcAttr)
-	started := make(chan error)
+	cmd, done, started := c.cmd, make(chan struct{}), make(chan error)
+	c.done = done
 	go func() {
 		// The kernel ties "end with the parent" to the thread that started the child, so that thread has to stay.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := c.cmd.Start()
+		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = c.cmd.Wait() // how it ended is told by its log
-			close(c.done)
+			_ = cmd.Wait() // how it ended is told by its log
+			close(done)
 		}
 	}()
 	if err := <-started; err != nil {

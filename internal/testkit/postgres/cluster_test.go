@@ -53,3 +53,42 @@ func TestCluster_StopLeavesNothing(t *testing.T) {
 		t.Error("the server still answers", conn.Close(t.Context()))
 	}
 }
+
+func TestCluster_HaltKeepsTheData(t *testing.T) {
+	t.Parallel()
+	c, err := postgres.Start(t.Context())
+	if errors.Is(err, postgres.ErrNotInstalled) {
+		t.Skipf("SKIPPED: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	run := func(statement string) error {
+		conn, err := pgx.Connect(t.Context(), c.URL())
+		if err != nil {
+			return err
+		}
+		_, err = conn.Exec(t.Context(), statement)
+		return errors.Join(err, conn.Close(t.Context()))
+	}
+	if err := run("CREATE TABLE kept (x INT)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Halt(); err != nil {
+		t.Fatal(err)
+	}
+	if err := run("SELECT * FROM kept"); err == nil {
+		t.Error("a halted server answers")
+	}
+	if err := c.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := run("SELECT * FROM kept"); err != nil {
+		t.Errorf("after the resumption: %v", err)
+	}
+}
