@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -405,10 +406,28 @@ func (c *Cluster) stop() {
 			p.Stop()
 		}
 	}
+	c.unmount()
 	if c.t.Failed() {
 		for _, p := range []*Process{c.Agent, c.NomadServer, c.Server, c.Gateway, c.Consuld} {
 			if p != nil {
 				c.t.Logf("last output of %s:\n%s", p.Name, tail(p.Output(), 60))
+			}
+		}
+	}
+}
+
+// unmount lets go of what Nomad's client leaves mounted in the folders of stopped allocations when it ends.
+func (c *Cluster) unmount() {
+	table, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		c.t.Logf("read mounts: %v", err)
+		return
+	}
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && strings.HasPrefix(fields[1], c.Dir+"/") {
+			if err := syscall.Unmount(fields[1], syscall.MNT_DETACH); err != nil {
+				c.t.Logf("unmount %s: %v", fields[1], err)
 			}
 		}
 	}
