@@ -143,10 +143,12 @@ func (x *exchange) try(addr string, body []byte) error {
 	defer cancel() // closing the connection is what stops the engine
 	out, err := http.NewRequestWithContext(ctx, x.in.Method, "http://"+addr+x.in.URL.RequestURI(), bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("make request to %s: %w", addr, err)
+		return &errBackend{err: fmt.Errorf("make request to %s: %w", addr, err)}
 	}
 	copyHeaders(out.Header, x.in.Header)
-	out.Header.Del("Authorization") // the client's key is the gateway's business alone
+	for _, name := range credentials { // the client's key is the gateway's business alone
+		out.Header.Del(name)
+	}
 	out.Header.Del("Accept-Encoding")
 	resp, err := x.relay.client.Do(out)
 	if err != nil {
@@ -301,6 +303,9 @@ func (x *exchange) abort() {
 		conn.Close() // without the last chunk
 	}
 }
+
+// credentials are the headers in which auth.Token finds a key.
+var credentials = []string{"Authorization", "X-Nomad-Token"}
 
 // hopByHop headers belong to one connection. Source: RFC 9110 section 7.6.1.
 var hopByHop = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}

@@ -218,6 +218,29 @@ func TestExchange_NobodyAnswers(t *testing.T) {
 	}
 }
 
+func TestExchange_AddressThatIsNoneCostsOneTry(t *testing.T) {
+	t.Parallel()
+	g := front(t, whole(`{"id":"x"}`))
+	live := g.pool.Take(balance.RoundRobin, nil)
+	live.Done(false)
+	g.pool.Set([]balance.Backend{{ID: "a", Addr: "no address"}, {ID: "b", Addr: live.Addr}})
+	tries := 0
+	for range 2 { // one of the two is sent to the bad address first
+		status, answer, err := g.post(t, `{"model":"m"}`)
+		if status != http.StatusOK || err != nil || answer != `{"id":"x"}` {
+			t.Errorf("got %d %q %v", status, answer, err)
+		}
+		o := <-g.outcomes
+		if o.Backend != "b" || o.End != store.EndDone {
+			t.Errorf("outcome: %+v", o)
+		}
+		tries += o.Tries
+	}
+	if tries != 3 {
+		t.Errorf("%d tries, want one for each request and one for the bad address", tries)
+	}
+}
+
 func TestExchange_LeavingClientStopsTheBackend(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
@@ -271,6 +294,7 @@ func TestExchange_HeadersOfOneConnectionStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	req.Header.Set("Authorization", "Bearer hf-endpoint-secret")
+	req.Header.Set("X-Nomad-Token", "hf-endpoint-secret")
 	req.Header.Set("Connection", "X-Secret")
 	req.Header.Set("X-Secret", "1")
 	req.Header.Set("Traceparent", "00-abc")
@@ -280,7 +304,7 @@ func TestExchange_HeadersOfOneConnectionStay(t *testing.T) {
 	}
 	resp.Body.Close()
 	h := <-seen
-	if h.Get("Authorization") != "" || h.Get("X-Secret") != "" || h.Get("Traceparent") != "00-abc" {
+	if h.Get("Authorization") != "" || h.Get("X-Nomad-Token") != "" || h.Get("X-Secret") != "" || h.Get("Traceparent") != "00-abc" {
 		t.Errorf("the backend saw %v", h)
 	}
 }
