@@ -112,12 +112,16 @@ func (p *Part) Validate() error {
 	default:
 		problems = append(problems, fmt.Errorf("anonymous %q is no role: write none, viewer, member or admin", p.Anonymous))
 	}
-	if hclog.LevelFromString(p.LogLevel) == hclog.NoLevel {
-		problems = append(problems, fmt.Errorf("log_level %q is not known: write trace, debug, info, warn or error", p.LogLevel))
-	}
 	p.Nomad.Address = withScheme(p.Nomad.Address)
 	p.Consul.Address = withScheme(p.Consul.Address)
-	return errors.Join(problems...)
+	return errors.Join(append(problems, checkLevel(p.LogLevel))...)
+}
+
+func checkLevel(text string) error {
+	if hclog.LevelFromString(text) == hclog.NoLevel {
+		return fmt.Errorf("log_level %q is not known: write trace, debug, info, warn or error", text)
+	}
+	return nil
 }
 
 // withScheme completes host:port, which Consul's tools take for an address.

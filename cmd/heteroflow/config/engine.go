@@ -50,7 +50,21 @@ func ReadEngine(path string) (*Engine, error) {
 	if diags := gohcl.DecodeBody(file.Body, nil, e); diags.HasErrors() {
 		return nil, fmt.Errorf("configuration: %w", errors.Join(diags.Errs()...))
 	}
+	if err := e.validate(); err != nil {
+		return nil, fmt.Errorf("configuration: %s: %w", path, err)
+	}
 	return e, nil
+}
+
+func (e *Engine) validate() error {
+	var problems []error
+	if e.DataDir == "" {
+		problems = append(problems, errors.New("data_dir is empty: write the folder in which allocations and state are kept"))
+	}
+	if e.PluginDir == "" {
+		problems = append(problems, errors.New("plugin_dir is empty: write the folder that the plugins are in"))
+	}
+	return errors.Join(append(problems, checkLevel(e.LogLevel))...)
 }
 
 // Values is the plugin's config block as plain values: a nested block is a list with a map for each time it stands.

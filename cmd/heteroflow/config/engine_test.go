@@ -63,3 +63,16 @@ func TestReadEngine_NamesThePlace(t *testing.T) {
 		}
 	}
 }
+
+func TestReadEngine_SaysWhatToWrite(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"data_dir = \"\"\nplugin_dir = \"/p\"\n":                         "data_dir is empty",
+		"data_dir = \"/d\"\nplugin_dir = \"\"\n":                         "plugin_dir is empty",
+		"data_dir = \"/d\"\nplugin_dir = \"/p\"\nlog_level = \"loud\"\n": "write trace, debug, info, warn or error",
+	} {
+		if _, err := ReadEngine(engineFile(t, text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
