@@ -41,7 +41,7 @@ func readTree(w http.ResponseWriter, r *http.Request, shape any) (submit.Tree, e
 }
 
 // rename gives the keys of known fields their own case, all the way down. Two keys for one field are refused:
-// which of them counts would depend on the reader.
+// which of them counts would depend on the reader. So is null for an object in a list.
 func rename(value any, t reflect.Type, path string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -52,6 +52,9 @@ func rename(value any, t reflect.Type, path string) error {
 			return nil
 		}
 		for i, item := range v {
+			if item == nil && isObject(t.Elem()) {
+				return nullEntry(fmt.Sprintf("%s/%d", path, i))
+			}
 			if err := rename(item, t.Elem(), fmt.Sprintf("%s/%d", path, i)); err != nil {
 				return err
 			}
@@ -69,6 +72,20 @@ func rename(value any, t reflect.Type, path string) error {
 		}
 	}
 	return nil
+}
+
+func isObject(t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct
+}
+
+// nullEntry refuses null for an object in a list: Nomad breaks the connection off on some of them, which nobody could
+// tell from a Nomad that is away, and the job would be tried again for ever.
+func nullEntry(path string) error {
+	detail := "is null where an object belongs: leave the entry out of the list"
+	return httpx.NewProblem(http.StatusBadRequest, "null_entry", path+" "+detail).At(path, detail)
 }
 
 func renameFields(v map[string]any, t reflect.Type, path string) error {

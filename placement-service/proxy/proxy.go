@@ -84,6 +84,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, httpx.NewProblem(http.StatusForbidden, "forbidden", "role "+who.Role+" may not "+verb+" "+object))
 		return
 	}
+	if err := checkOrigin(r, who); err != nil {
+		fail(w, err)
+		return
+	}
 	if err := p.checkTenant(r, who); err != nil {
 		fail(w, err)
 		return
@@ -106,7 +110,7 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.SetURL(p.target)
 	r.Out.Host = p.target.Host
 	r.SetXForwarded()
-	if r.Out.Header.Get("Origin") != "" { // Nomad wants it to agree with Host
+	if origin := r.Out.Header.Get("Origin"); origin != "" && sameHost(origin, r.In.Host) { // Nomad wants it to agree with Host
 		r.Out.Header.Set("Origin", p.target.Scheme+"://"+p.target.Host)
 	}
 	who := r.In.Context().Value(contextKey{}).(seen).who
@@ -125,9 +129,30 @@ func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	}
 }
 
+// crossOrigin tells requests that a page of another origin makes in its reader's browser.
+var crossOrigin http.CrossOriginProtection
+
+// checkOrigin keeps such pages out where nothing but the place it comes from speaks for a request: what needs no
+// credentials any page could send from a reader's machine.
+func checkOrigin(r *http.Request, who identity.Who) error {
+	if who.Kind != identity.KindAnonymous {
+		return nil
+	}
+	origin := r.Header.Get("Origin")
+	if crossOrigin.Check(r) == nil && (r.Header.Get("Upgrade") == "" || origin == "" || sameHost(origin, r.Host)) {
+		return nil
+	}
+	return httpx.NewProblem(http.StatusForbidden, "cross_origin", "a page of another origin may not do this without a key")
+}
+
+func sameHost(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && u.Host == host
+}
+
 func (p *Proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
-		return // the client left
+		panic(http.ErrAbortHandler) // the client left, or said all it had to: an empty 200 would be a lie
 	}
 	p.log.Warn("nomad cannot be reached", "path", r.URL.Path, "error", err)
 	if p.serveHeld(w, r) {

@@ -217,6 +217,89 @@ func TestRegister_RefusesIDsThatCannotBeReached(t *testing.T) {
 	}
 }
 
+// TestPass_ClientThatLeaves: a client that closed its side of the connection is not told that all went well.
+func TestPass_ClientThatLeaves(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, operator, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	conn, err := net.Dial("tcp", strings.TrimPrefix(addr, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET /v1/nodes?index=7 HTTP/1.1\r\nHost: x\r\n\r\n")
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := io.ReadAll(conn); len(out) > 0 {
+		t.Errorf("the answer is %q, %v", out, err)
+	}
+}
+
+// TestOrigin_OtherPagesNeedAKey: where no credentials are asked for, a page that a user of the machine reads must not
+// work with jobs, and no page's upgrade gets the origin of Nomad itself.
+func TestOrigin_OtherPagesNeedAKey(t *testing.T) {
+	t.Parallel()
+	anonymous := identity.Who{Identity: auth.Identity{Role: auth.RoleAdmin, Kind: identity.KindAnonymous, User: "anonymous"}}
+	for name, tc := range map[string]struct {
+		who     identity.Who
+		request string
+		headers map[string]string
+		status  int
+		origin  string
+	}{
+		"a page's write":      {anonymous, "POST /v1/job/x/evaluate", map[string]string{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 403, ""},
+		"a page's exec":       {anonymous, "GET /v1/client/allocation/a/exec", map[string]string{"Origin": "https://evil.example", "Upgrade": "websocket", "Connection": "Upgrade"}, 403, ""},
+		"own page's write":    {anonymous, "POST /v1/job/x/evaluate", map[string]string{"Origin": "http://SELF", "Sec-Fetch-Site": "same-origin"}, 200, "http://NOMAD"},
+		"no page":             {anonymous, "POST /v1/job/x/evaluate", nil, 200, ""},
+		"a page that reads":   {anonymous, "GET /v1/nodes", map[string]string{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 200, "https://evil.example"},
+		"a page with its key": {operator, "POST /v1/job/x/evaluate", map[string]string{"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, 200, "https://evil.example"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := ""
+			addr, _ := front(t, tc.who, func(_ http.ResponseWriter, r *http.Request) {
+				got = strings.ReplaceAll(r.Header.Get("Origin"), r.Host, "NOMAD")
+			})
+			method, path, _ := strings.Cut(tc.request, " ")
+			req, err := http.NewRequest(method, addr+path, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range tc.headers {
+				req.Header.Set(k, strings.ReplaceAll(v, "SELF", strings.TrimPrefix(addr, "http://")))
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if resp.Body.Close(); resp.StatusCode != tc.status || got != tc.origin {
+				t.Errorf("status %d, origin %q; want %d, %q", resp.StatusCode, got, tc.status, tc.origin)
+			}
+		})
+	}
+}
+
+// TestNullEntries_AreRefused: real Nomads break the connection off on some of them, which would read as Nomad being
+// away, and have the job tried again for ever.
+func TestNullEntries_AreRefused(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, operator, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s reached Nomad", r.URL.Path) })
+	for job, path := range map[string]string{
+		`"Constraints":[null]`:                             "/Job/Constraints/0",
+		`"TaskGroups":[null]`:                              "/Job/TaskGroups/0",
+		`"TaskGroups":[{"Networks":[{},null]}]`:            "/Job/TaskGroups/0/Networks/1",
+		`"TaskGroups":[{"Tasks":[null]}]`:                  "/Job/TaskGroups/0/Tasks/0",
+		`"TaskGroups":[{"tasks":[{"affinities":[null]}]}]`: "/Job/TaskGroups/0/Tasks/0/Affinities/0",
+		`"TaskGroups":[{"Tasks":[{"Resources":{"Devices":[{"Constraints":[null]}]}}]}]`: "/Job/TaskGroups/0/Tasks/0/Resources/Devices/0/Constraints/0",
+	} {
+		for _, request := range []string{"PUT /v1/jobs", "PUT /v1/job/x/plan", "PUT /v1/validate/job"} {
+			if status, text := send(t, request, `{"Job":{"ID":"x",`+job+`}}`, addr); status != http.StatusBadRequest || !strings.HasPrefix(text, path+" is null") {
+				t.Errorf("%s of %s is answered with %d %s", request, job, status, text)
+			}
+		}
+	}
+}
+
 func TestNeed(t *testing.T) {
 	t.Parallel()
 	for request, want := range map[string]string{

@@ -191,7 +191,7 @@ func (s *server) failed(w http.ResponseWriter, r *http.Request, err error) {
 	problem := problemOf(err)
 	if problem == nil {
 		if r.Context().Err() != nil {
-			return // the caller left
+			panic(http.ErrAbortHandler) // the caller left: an empty 200 would be a lie
 		}
 		s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "error", err)
 		httpx.WriteProblem(w, err)

@@ -100,5 +100,9 @@ func (s *Submitter) Check(env Tree) (problems admission.Problems, clean Tree, er
 	if len(problems) == 0 && reading.Asks() && s.World.IsReady() {
 		problems = admission.Check(reading, s.World.Catalog())
 	}
-	return problems, admission.Strip(job), nil
+	clean = admission.Strip(job)
+	if _, err := admission.SpecHash(clean); err != nil { // Nomad breaks off on such a job, without a word
+		return nil, nil, &Refused{Code: "invalid_job", Text: err.Error()}
+	}
+	return problems, clean, nil
 }
