@@ -221,23 +221,9 @@ func (r *dockerRuntime) clean(ctx context.Context, taskID string, rec *record) e
 }
 
 func (r *dockerRuntime) exec(ctx context.Context, t *task, s *nomadplugin.ExecStream) (*driverpb.ExitResult, error) {
-	resize := make(chan docker.Size)
-	var sizes <-chan docker.Size
-	if s.TTY && s.Resize != nil {
-		sizes = resize
-		ended, stop := context.WithCancel(ctx)
-		defer stop()
-		go func() {
-			defer close(resize)
-			for size := range s.Resize {
-				select {
-				case resize <- docker.Size{Height: size.Height, Width: size.Width}:
-				case <-ended.Done():
-					return
-				}
-			}
-		}()
-	}
+	ended, stop := context.WithCancel(ctx)
+	defer stop()
+	sizes := sizesOf(ended, s, func(size nomadplugin.TerminalSize) docker.Size { return docker.Size(size) })
 	code, err := r.engine.Exec(ctx, t.record.Container, docker.ExecSpec{Command: s.Command, TTY: s.TTY}, s.Stdin, s.Stdout, s.Stderr, sizes)
 	if err != nil {
 		return nil, err

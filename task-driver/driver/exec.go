@@ -54,3 +54,30 @@ func (c *capped) Write(p []byte) (int, error) {
 	}
 	return len(p), nil
 }
+
+// sizesOf hands on the sizes of a terminal, in a runtime's own words, until ctx ends. It is nil without a terminal.
+func sizesOf[Size any](ctx context.Context, s *nomadplugin.ExecStream, as func(nomadplugin.TerminalSize) Size) <-chan Size {
+	if !s.TTY || s.Resize == nil {
+		return nil
+	}
+	sizes := make(chan Size)
+	go func() {
+		defer close(sizes)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case size, ok := <-s.Resize:
+				if !ok {
+					return
+				}
+				select {
+				case <-ctx.Done():
+					return
+				case sizes <- as(size):
+				}
+			}
+		}
+	}()
+	return sizes
+}

@@ -172,24 +172,12 @@ func (r *processRuntime) exec(ctx context.Context, t *task, s *nomadplugin.ExecS
 	c := r.command(t.cfg, t.config, t.env, t.record.Group)
 	paths := process.HostPaths(t.cfg.GetAllocDir(), t.cfg.GetName())
 	c.Argv = paths.Values(s.Command)
-	resize := make(chan process.Size)
-	streams := process.Streams{TTY: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr}
-	if s.TTY && s.Resize != nil {
-		streams.Resize = resize
-		ended, stop := context.WithCancel(ctx)
-		defer stop()
-		go func() {
-			defer close(resize)
-			for size := range s.Resize {
-				select {
-				case resize <- process.Size{Height: size.Height, Width: size.Width}:
-				case <-ended.Done():
-					return
-				}
-			}
-		}()
-	}
-	exit, err := process.Exec(ctx, c, streams)
+	ended, stop := context.WithCancel(ctx)
+	defer stop()
+	exit, err := process.Exec(ctx, c, process.Streams{
+		TTY: s.TTY, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr,
+		Resize: sizesOf(ended, s, func(size nomadplugin.TerminalSize) process.Size { return process.Size(size) }),
+	})
 	if err != nil {
 		return nil, err
 	}
