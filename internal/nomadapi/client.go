@@ -126,18 +126,18 @@ func (c *Client) TokenSelf(ctx context.Context, token string) (Token, error) {
 }
 
 // IsNotFound reports whether Nomad answered that the object does not exist.
-func IsNotFound(err error) bool { return status(err) == http.StatusNotFound }
+func IsNotFound(err error) bool { return StatusOf(err) == http.StatusNotFound }
 
 // IsDenied reports whether Nomad refused the token.
 func IsDenied(err error) bool {
-	s := status(err)
+	s := StatusOf(err)
 	return s == http.StatusForbidden || s == http.StatusUnauthorized
 }
 
 // IsAnswer reports whether the error is Nomad's own answer about the request. Otherwise Nomad could not be
 // reached, or had no leader, and the call may be repeated as it is.
 func IsAnswer(err error) bool {
-	s := status(err)
+	s := StatusOf(err)
 	if s == 0 || s == http.StatusBadGateway || s == http.StatusServiceUnavailable || s == http.StatusGatewayTimeout || s == http.StatusTooManyRequests {
 		return false
 	}
@@ -154,9 +154,7 @@ func AnswerText(err error) string {
 }
 
 // StatusOf is the HTTP status of Nomad's answer, 0 when there was none.
-func StatusOf(err error) int { return status(err) }
-
-func status(err error) int {
+func StatusOf(err error) int {
 	var unexpected api.UnexpectedResponseError
 	if errors.As(err, &unexpected) && unexpected.HasStatusCode() {
 		return unexpected.StatusCode()

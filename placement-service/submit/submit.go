@@ -156,8 +156,8 @@ func (s *Submitter) wake() {
 	}
 }
 
-// statusOf is for those who answer HTTP: the status of an error of this package.
-func statusOf(err error) int {
+// StatusOf is for those who answer HTTP: the status of an error of this package.
+func StatusOf(err error) int {
 	var (
 		refused     *Refused
 		forbidden   *Forbidden
@@ -178,6 +178,3 @@ func statusOf(err error) int {
 	}
 	return http.StatusInternalServerError
 }
-
-// StatusOf is the HTTP status for an error of this package.
-func StatusOf(err error) int { return statusOf(err) }
