@@ -2,6 +2,7 @@ package admission
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -144,7 +145,7 @@ func settlePorts(ports []api.Port) {
 // settleServices clears names that Nomad gives to services and checks without one.
 func settleServices(services []*api.Service, job, group, task string) {
 	for _, s := range services {
-		if s.Name == strings.Join([]string{job, group, orText(task, "group")}, "-") {
+		if s.Name == strings.Join([]string{job, group, cmp.Or(task, "group")}, "-") {
 			s.Name = ""
 		}
 		if s.Cluster == "default" {

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -46,9 +47,9 @@ func Read(job Tree) (Reading, Problems) {
 		out.Type = t
 	}
 	out.Request = engine.Request{
-		JobID: getString(job, "ID"), Namespace: orText(getString(job, "Namespace"), "default"),
+		JobID: getString(job, "ID"), Namespace: cmp.Or(getString(job, "Namespace"), "default"),
 		Priority: int(r.number("Priority", get(job, "Priority"), defaultPriority)),
-		NodePool: orText(getString(job, "NodePool"), "default"), Datacenters: datacenters(job), Loose: loose(job, out.Type),
+		NodePool: cmp.Or(getString(job, "NodePool"), "default"), Datacenters: datacenters(job), Loose: loose(job, out.Type),
 	}
 	constraints, distinct := readConstraints(job)
 	out.Request.DistinctHosts = distinct
@@ -154,7 +155,7 @@ func (r *reader) readTask(path string, t map[string]any) (task engine.TaskAsk, c
 	}
 	at := path + ".Config.accelerator"
 	if task.Driver != Driver {
-		r.bad(at, "the %s driver knows no accelerator block: write driver = %q, or a device block in resources", orText(task.Driver, "task's"), Driver)
+		r.bad(at, "the %s driver knows no accelerator block: write driver = %q, or a device block in resources", cmp.Or(task.Driver, "task's"), Driver)
 		return task, cpuMHz, memoryMiB
 	}
 	for i, d := range objects(resources, "Devices") {
@@ -186,7 +187,7 @@ func isAccelerator(id string) bool {
 // by itself, and whether the allocations have to be on different nodes.
 func readConstraints(m map[string]any) (out []engine.Constraint, distinctHosts bool) {
 	for _, c := range objects(m, "Constraints") {
-		one := engine.Constraint{L: getString(c, "LTarget"), R: getString(c, "RTarget"), Operand: orText(getString(c, "Operand"), "=")}
+		one := engine.Constraint{L: getString(c, "LTarget"), R: getString(c, "RTarget"), Operand: cmp.Or(getString(c, "Operand"), "=")}
 		switch {
 		case one.Operand == "distinct_hosts":
 			distinctHosts = distinctHosts || !strings.EqualFold(one.R, "false")
@@ -256,13 +257,6 @@ func (r *reader) number(path string, v any, otherwise int64) int64 {
 		return otherwise
 	}
 	return n
-}
-
-func orText(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
 }
 
 func texts(v any) []string {
