@@ -31,7 +31,11 @@ const StatusClientGone = 499
 
 const (
 	maxAnswer = 256 << 20 // a whole answer kept until it is complete
+	maxEvent  = 32 << 20  // one event of a stream, which is passed on whole
 	maxTries  = 3
+
+	// writeWait is how long a client may take to read what was written: one that reads nothing must not hold a backend.
+	writeWait = 2 * time.Minute
 )
 
 // Relay sends requests to backends. It is safe for concurrent use.
@@ -123,6 +127,7 @@ func (x *exchange) giveUp(last *errBackend) {
 	case last != nil && last.status != 0:
 		x.out.Status = last.status
 		copyHeaders(x.w.Header(), last.header)
+		x.w.Header().Set("Content-Length", fmt.Sprint(len(last.body)))
 		x.w.WriteHeader(last.status)
 		x.w.Write(last.body) //nolint:errcheck // the client left; nothing else to tell
 	case last != nil:
@@ -204,6 +209,8 @@ func (x *exchange) whole(resp *http.Response) error {
 // costs the client nothing.
 func (x *exchange) stream(resp *http.Response) error {
 	flusher := http.NewResponseController(x.w)
+	defer x.patience(flusher, 0)
+	x.patience(flusher, writeWait)
 	if !x.headersSent {
 		copyHeaders(x.w.Header(), resp.Header)
 		x.w.Header().Del("Content-Length")
@@ -221,13 +228,19 @@ func (x *exchange) stream(resp *http.Response) error {
 	var event []byte // lines of the event being read
 	sent, finished, failed := false, false, false
 	for {
-		line, err := events.ReadBytes('\n')
+		line, err := events.ReadSlice('\n')
 		event = append(event, line...)
-		if blank := len(bytes.TrimRight(line, "\r\n")) == 0; len(event) > 0 && (blank && err == nil || err == io.EOF) {
+		if len(event) > maxEvent {
+			err = fmt.Errorf("an event is over %d bytes", maxEvent)
+		} else if err == bufio.ErrBufferFull {
+			continue // the line goes on
+		}
+		if blank := endsBlank(event); len(event) > 0 && (blank && err == nil || err == io.EOF) {
 			keep, end, bad := x.see(event)
 			finished = finished || end
 			failed = failed || bad
 			if keep {
+				x.patience(flusher, writeWait)
 				if _, err := x.w.Write(event); err != nil {
 					x.out.End = store.EndClientGone
 					return nil
@@ -261,6 +274,24 @@ func (x *exchange) stream(resp *http.Response) error {
 		}
 		return nil
 	}
+}
+
+// endsBlank reports whether the last line of what was read so far of an event is empty, which ends the event.
+func endsBlank(event []byte) bool {
+	if !bytes.HasSuffix(event, []byte("\n")) {
+		return false
+	}
+	before := bytes.TrimSuffix(event[:len(event)-1], []byte("\r"))
+	return len(before) == 0 || before[len(before)-1] == '\n'
+}
+
+// patience bounds the next writes to the client; 0 lifts the bound.
+func (x *exchange) patience(c *http.ResponseController, wait time.Duration) {
+	var deadline time.Time
+	if wait > 0 {
+		deadline = time.Now().Add(wait)
+	}
+	c.SetWriteDeadline(deadline) //nolint:errcheck // a writer without deadlines has a reader that cannot stall it
 }
 
 // see reads usage out of an event and says whether the client gets it.

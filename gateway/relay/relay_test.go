@@ -381,3 +381,82 @@ func FuzzSee(f *testing.F) {
 		(&exchange{}).see(event)
 	})
 }
+
+// TestRead_TakesNamesLetterByLetter: engines do, and a body that is two things to the two of them is not counted.
+func TestRead_TakesNamesLetterByLetter(t *testing.T) {
+	t.Parallel()
+	req, err := Read([]byte(`{"model":"dear","Model":"cheap","stream":true,"Stream":false,"stream_options":{"include_usage":false,"Include_Usage":true}}`))
+	if err != nil || req.Model != "dear" || !req.Stream || req.WantUsage {
+		t.Errorf("%+v, %v", req, err)
+	}
+	body, err := req.AskUsage()
+	if err != nil || !strings.Contains(string(body), `"include_usage":true`) {
+		t.Errorf("%s, %v", body, err)
+	}
+	for _, bad := range []string{`{"Model":"m"}`, `null`, `{"model":"m","stream":1}`, `{"model":"m","stream_options":[]}`, `{"model":"m","stream_options":{"include_usage":"yes"}}`} {
+		if _, err := Read([]byte(bad)); !errors.Is(err, ErrBody) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// TestStream_EndlessEventIsCut: a backend that never ends a line must not fill the gateway's memory.
+func TestStream_EndlessEventIsCut(t *testing.T) {
+	t.Parallel()
+	g := front(t, func(w http.ResponseWriter, _ *http.Request) {
+		events(w, chunk)
+		fmt.Fprint(w, "data: ")
+		for line := strings.Repeat("x", 1<<20); ; {
+			if _, err := io.WriteString(w, line); err != nil {
+				return
+			}
+		}
+	})
+	_, answer, _ := g.post(t, ask)
+	if !strings.Contains(answer, "upstream_cut") || len(answer) > 1000 {
+		t.Errorf("%d bytes: %.300s", len(answer), answer)
+	}
+	if out := <-g.outcomes; out.End != store.EndUpstreamCut {
+		t.Errorf("%+v", out)
+	}
+}
+
+func TestStream_EventsInAnyPieces(t *testing.T) {
+	t.Parallel()
+	long := `{"choices":[{"delta":{"content":"` + strings.Repeat("y", 100_000) + `"}}]}`
+	text := "data: " + chunk + "\r\n\r\n: a comment\n\ndata: " + long + "\n\ndata: " + usageOnly + "\r\n\r\ndata: [DONE]\n\n"
+	g := front(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for rest := text; rest != ""; {
+			n := min(len(rest), 1+len(rest)%997)
+			if _, err := io.WriteString(w, rest[:n]); err != nil {
+				return
+			}
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				return
+			}
+			rest = rest[n:]
+		}
+	})
+	_, answer, err := g.post(t, ask)
+	if want := strings.Replace(text, "data: "+usageOnly+"\r\n\r\n", "", 1); answer != want || err != nil {
+		t.Errorf("%d bytes, want %d: %v", len(answer), len(want), err)
+	}
+	if out := <-g.outcomes; out.End != store.EndDone || *out.Usage.CompletionTokens != 3 {
+		t.Errorf("%+v", out)
+	}
+}
+
+// TestError_LongerThanIsKept: the length told is that of what is sent.
+func TestError_LongerThanIsKept(t *testing.T) {
+	t.Parallel()
+	g := front(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(2<<20))
+		w.WriteHeader(http.StatusInternalServerError)
+		io.WriteString(w, strings.Repeat("e", 2<<20)) //nolint:errcheck // the gateway stops reading
+	})
+	status, answer, err := g.post(t, ask)
+	if status != http.StatusInternalServerError || len(answer) != 1<<20 || err != nil {
+		t.Errorf("%d with %d bytes: %v", status, len(answer), err)
+	}
+}

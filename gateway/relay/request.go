@@ -23,27 +23,47 @@ var ErrBody = errors.New("bad body")
 
 // Read takes the fields that routing needs. Every other field stays in the body untouched.
 func Read(body []byte) (Request, error) {
-	var fields struct {
-		Model         *string `json:"model"`
-		Stream        *bool   `json:"stream"`
-		StreamOptions *struct {
-			IncludeUsage bool `json:"include_usage"`
-		} `json:"stream_options"`
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(body, &top); err != nil || top == nil {
+		return Request{}, fmt.Errorf("%w: it is not a JSON object: %v", ErrBody, err)
 	}
-	if err := json.Unmarshal(body, &fields); err != nil {
-		var wrongType *json.UnmarshalTypeError
-		if errors.As(err, &wrongType) && wrongType.Field != "" {
-			return Request{}, fmt.Errorf("%w: %s must be a %s, not a %s", ErrBody, wrongType.Field, wrongType.Type, wrongType.Value)
-		}
-		return Request{}, fmt.Errorf("%w: it is not a JSON object: %s", ErrBody, err)
+	var fields struct {
+		Model  *string
+		Stream *bool
+	}
+	var options map[string]json.RawMessage
+	var include bool
+	// Names are taken letter by letter, as engines take them: with "Stream" read as "stream", a body could be one thing
+	// to the gateway and another to the engine, and its tokens would not be counted.
+	if err := errors.Join(field(top, "model", &fields.Model), field(top, "stream", &fields.Stream), field(top, "stream_options", &options)); err != nil {
+		return Request{}, err
+	}
+	if err := field(options, "include_usage", &include); err != nil {
+		return Request{}, err
 	}
 	if fields.Model == nil || *fields.Model == "" {
 		return Request{}, fmt.Errorf("%w: you must provide a model parameter", ErrBody)
 	}
 	r := Request{Model: *fields.Model, Body: body}
 	r.Stream = fields.Stream != nil && *fields.Stream
-	r.WantUsage = fields.StreamOptions != nil && fields.StreamOptions.IncludeUsage
+	r.WantUsage = include
 	return r, nil
+}
+
+// field reads one field of an object; it stays as it is when the object has none.
+func field(object map[string]json.RawMessage, name string, out any) error {
+	raw, ok := object[name]
+	if !ok {
+		return nil
+	}
+	if err := json.Unmarshal(raw, out); err != nil {
+		var wrongType *json.UnmarshalTypeError
+		if errors.As(err, &wrongType) {
+			return fmt.Errorf("%w: %s must be a %s, not a %s", ErrBody, name, wrongType.Type, wrongType.Value)
+		}
+		return fmt.Errorf("%w: %s: %s", ErrBody, name, err)
+	}
+	return nil
 }
 
 // AskUsage returns the body with stream_options.include_usage set, so that a stream ends with its usage. All other
