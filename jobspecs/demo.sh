@@ -18,7 +18,7 @@ die() { printf 'demo: %s\n' "$*" >&2; exit 1; }
 
 dev=
 finish() {
-  trap '' INT TERM
+  trap '' INT TERM HUP
   if [ -n "$dev" ] && kill -0 "$dev" 2>/dev/null; then
     say "stopping"
     kill -INT "$dev" 2>/dev/null
@@ -26,7 +26,7 @@ finish() {
   fi
 }
 trap finish EXIT
-trap 'exit 130' INT TERM
+trap 'exit 130' INT TERM HUP
 
 command -v node >/dev/null || die "node is not on PATH: the chat needs Node 20 or later"
 

@@ -71,6 +71,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.release()) }()
+	if o.Engine == Nomad {
+		if err := endLeftover(ctx, filepath.Join(o.home, "agent.hcl")); err != nil {
+			return err
+		}
+	}
 	found, err := look(ctx, o)
 	if err != nil {
 		return err

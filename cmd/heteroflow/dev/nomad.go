@@ -141,6 +141,9 @@ func (e *nomadEngine) run(ctx context.Context, ready func(string)) (err error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
+	if err := os.WriteFile(pidFile(e.config), fmt.Append(nil, cmd.Process.Pid), 0o600); err != nil {
+		return errors.Join(fmt.Errorf("note Nomad's process: %w", err), e.end(cmd, ended))
+	}
 	if err := e.await(ctx, ended); err != nil {
 		return errors.Join(err, e.end(cmd, ended))
 	}
