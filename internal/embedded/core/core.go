@@ -135,6 +135,21 @@ func (c *Core) NewID() string { return uuid.NewString() }
 
 func (c *Core) now() time.Time { return c.clock.Now() }
 
+// await waits for a wake-up, or until next unless that is zero. It is false when ctx ended.
+func (c *Core) await(ctx context.Context, next time.Time, wake signal) bool {
+	var timer <-chan time.Time
+	if !next.IsZero() {
+		timer = c.clock.After(next.Sub(c.now()))
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer:
+	case <-wake:
+	}
+	return true
+}
+
 // fork is a random source for one evaluation.
 func (c *Core) fork() *rand.Rand {
 	c.randMu.Lock()

@@ -31,15 +31,8 @@ func (c *Core) watchDeployments(ctx context.Context) error {
 				next = at
 			}
 		}
-		var timer <-chan time.Time
-		if !next.IsZero() {
-			timer = c.clock.After(next.Sub(c.now()))
-		}
-		select {
-		case <-ctx.Done():
+		if !c.await(ctx, next, c.deploy) {
 			return nil
-		case <-timer:
-		case <-c.deploy:
 		}
 	}
 }

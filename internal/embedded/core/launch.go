@@ -165,15 +165,8 @@ func (c *Core) runPeriodic(ctx context.Context) error {
 				c.log.Warn("periodic launch skipped", "job_id", *j.ID, "error", err)
 			}
 		}
-		var timer <-chan time.Time
-		if !next.IsZero() {
-			timer = c.clock.After(next.Sub(now))
-		}
-		select {
-		case <-ctx.Done():
+		if !c.await(ctx, next, c.periodic) {
 			return nil
-		case <-timer:
-		case <-c.periodic:
 		}
 	}
 }

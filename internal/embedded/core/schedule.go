@@ -33,15 +33,8 @@ func (c *Core) schedule(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var timer <-chan time.Time
-		if !next.IsZero() {
-			timer = c.clock.After(next.Sub(c.now()))
-		}
-		select {
-		case <-ctx.Done():
+		if !c.await(ctx, next, c.wake) {
 			return nil
-		case <-timer:
-		case <-c.wake:
 		}
 	}
 }
