@@ -212,7 +212,10 @@ func TestRegistry_WatcherFollows(t *testing.T) {
 
 			f.set(func() { f.down = true })
 			deadline := time.Now().Add(20 * time.Second)
-			for w.Err() == nil && time.Now().Before(deadline) {
+			for w.Err() == nil {
+				if time.Now().After(deadline) {
+					t.Fatal("a registry that is away is not told of")
+				}
 				time.Sleep(time.Millisecond)
 			}
 			await(t, w, []Service{db, llm}) // the last view is kept
