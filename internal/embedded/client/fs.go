@@ -212,8 +212,7 @@ func sendFile(f *os.File, name string, offset *int64, limit int64, send func(*ap
 
 // follow waits a moment, and starts over when the file became shorter.
 func follow(ctx context.Context, f *os.File, name string, offset *int64, send func(*api.StreamFrame) error) error {
-	clock.Sleep(ctx, clock.System(), followEvery)
-	if ctx.Err() != nil {
+	if !clock.Sleep(ctx, clock.System(), followEvery) {
 		return ctx.Err()
 	}
 	info, err := f.Stat()

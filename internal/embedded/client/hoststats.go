@@ -18,8 +18,9 @@ type cpuTimes struct{ user, system, idle, total float64 }
 
 // hostCPU turns two readings into percent.
 type hostCPU struct {
-	mu   sync.Mutex
-	last map[string]cpuTimes
+	mu    sync.Mutex
+	last  map[string]cpuTimes
+	shown map[string]*api.HostCPUStats
 }
 
 // HostStats implements Backend.
@@ -73,7 +74,8 @@ func diskStats(dir string) (*api.HostDiskStats, error) {
 	return d, nil
 }
 
-// read gives the load since the last call, or since the boot at the first.
+// read gives the load since the last call, or since the boot at the first. Within one tick of the kernel's clock there is
+// nothing new, and what was shown last is shown again: nothing measured is not no load.
 func (h *hostCPU) read() ([]*api.HostCPUStats, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -81,7 +83,7 @@ func (h *hostCPU) read() ([]*api.HostCPUStats, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := map[string]cpuTimes{}
+	now, shown := map[string]cpuTimes{}, map[string]*api.HostCPUStats{}
 	out := []*api.HostCPUStats{}
 	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
 		f := strings.Fields(sc.Text())
@@ -105,13 +107,16 @@ func (h *hostCPU) read() ([]*api.HostCPUStats, error) {
 			}
 		}
 		now[f[0]] = t
-		before := h.last[f[0]]
-		s := &api.HostCPUStats{CPU: f[0]}
-		if d := t.total - before.total; d > 0 {
-			s.User, s.System, s.Idle = (t.user-before.user)/d*100, (t.system-before.system)/d*100, (t.idle-before.idle)/d*100
+		before, s := h.last[f[0]], h.shown[f[0]]
+		if d := t.total - before.total; d > 0 || s == nil {
+			s = &api.HostCPUStats{CPU: f[0], Idle: 100}
+			if d > 0 {
+				s.User, s.System, s.Idle = (t.user-before.user)/d*100, (t.system-before.system)/d*100, (t.idle-before.idle)/d*100
+			}
 		}
+		shown[f[0]] = s
 		out = append(out, s)
 	}
-	h.last = now
+	h.last, h.shown = now, shown
 	return out, nil
 }

@@ -46,8 +46,7 @@ func (c *Client) Logs(ctx context.Context, r LogRequest, send func(*api.StreamFr
 		if !r.Follow || ended {
 			return nil
 		}
-		clock.Sleep(ctx, clock.System(), followEvery)
-		if ctx.Err() != nil {
+		if !clock.Sleep(ctx, clock.System(), followEvery) {
 			return ctx.Err()
 		}
 	}
