@@ -74,18 +74,22 @@ func diskStats(dir string) (*api.HostDiskStats, error) {
 	return d, nil
 }
 
-// read gives the load since the last call, or since the boot at the first. Within one tick of the kernel's clock there is
-// nothing new, and what was shown last is shown again: nothing measured is not no load.
 func (h *hostCPU) read() ([]*api.HostCPUStats, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {
 		return nil, fmt.Errorf("ask for the processors: %w", err)
 	}
+	return h.load(b)
+}
+
+// load is the load since the last call, or since the boot at the first, by the content of /proc/stat. Within one tick of
+// the kernel's clock there is nothing new, and what was shown last is shown again: nothing measured is not no load.
+func (h *hostCPU) load(stat []byte) ([]*api.HostCPUStats, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now, shown := map[string]cpuTimes{}, map[string]*api.HostCPUStats{}
 	out := []*api.HostCPUStats{}
-	for sc := bufio.NewScanner(bytes.NewReader(b)); sc.Scan(); {
+	for sc := bufio.NewScanner(bytes.NewReader(stat)); sc.Scan(); {
 		f := strings.Fields(sc.Text())
 		if len(f) < 5 || !strings.HasPrefix(f[0], "cpu") || f[0] == "cpu" {
 			continue

@@ -1,23 +1,27 @@
 package client
 
 import (
-	"math"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/nomad/api"
 )
 
-// Readings follow each other faster than the kernel's clock ticks: most find nothing new.
-func TestHostCPU_NothingNewIsNoLoadOfItsOwn(t *testing.T) {
+func TestHostCPU_NothingNewShowsTheLastLoad(t *testing.T) {
 	t.Parallel()
 	var h hostCPU
-	for range 20 {
-		cpus, err := h.read()
+	for _, c := range []struct{ what, stat string }{
+		{"since the boot", "cpu  30 0 20 50 0 0 0 0 0 0\ncpu0 30 0 20 50 0 0 0 0 0 0\nintr 7\n"},
+		{"in the same tick", "cpu  30 0 20 50 0 0 0 0 0 0\ncpu0 30 0 20 50 0 0 0 0 0 0\nintr 9\n"},
+		{"after as much again", "cpu  60 0 40 100 0 0 0 0 0 0\ncpu0 60 0 40 100 0 0 0 0 0 0\nintr 9\n"},
+	} {
+		got, err := h.load([]byte(c.stat))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range cpus {
-			if sum := c.User + c.System + c.Idle; math.Abs(sum-100) > 50 { // steal and guest time are counted in the total only
-				t.Fatalf("%s is %v %% busy and %v %% idle", c.CPU, c.User+c.System, c.Idle)
-			}
+		want := []*api.HostCPUStats{{CPU: "cpu0", User: 30, System: 20, Idle: 50}}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.what, diff)
 		}
 	}
 }
