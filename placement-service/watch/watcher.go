@@ -112,10 +112,8 @@ func (w *Watcher) repeat(ctx context.Context, part string, run func(context.Cont
 		if !errors.Is(err, io.EOF) {
 			w.log.Warn("following nomad was interrupted", "part", part, "error", err, "retry_in", pause)
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, w.Clock, pause) {
 			return nil
-		case <-w.Clock.After(pause):
 		}
 		pause = min(2*pause, 5*time.Second)
 	}
@@ -163,10 +161,8 @@ func (w *Watcher) followNodes(ctx context.Context) error {
 		if index = next; index == 0 {
 			index = 1
 		}
-		select {
-		case <-ctx.Done():
+		if !clock.Sleep(ctx, w.Clock, nodePause) {
 			return ctx.Err()
-		case <-w.Clock.After(nodePause):
 		}
 	}
 }
