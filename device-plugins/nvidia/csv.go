@@ -1,11 +1,12 @@
 package nvidia
 
 import (
-	"encoding/csv"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
 // fieldName is one cell of a CSV header: the name of a query field and, in brackets, its unit.
@@ -18,7 +19,7 @@ func parseCSV(out string) (report, bool) {
 	var header []string
 	found := false
 	for _, line := range strings.Split(out, "\n") {
-		cells := csvCells(line)
+		cells := toolout.CSVCells(line)
 		if len(cells) == 0 {
 			continue
 		}
@@ -41,22 +42,6 @@ func parseCSV(out string) (report, bool) {
 		}
 	}
 	return r, found
-}
-
-func csvCells(line string) []string {
-	if strings.TrimSpace(line) == "" {
-		return nil
-	}
-	rd := csv.NewReader(strings.NewReader(line))
-	rd.LazyQuotes, rd.TrimLeadingSpace, rd.FieldsPerRecord = true, true, -1
-	cells, err := rd.Read()
-	if err != nil {
-		return nil // one broken line is not worth more than itself
-	}
-	for i := range cells {
-		cells[i] = strings.TrimSpace(cells[i])
-	}
-	return cells
 }
 
 // headerNames is the names of a header line, nil for any other line.

@@ -19,7 +19,7 @@ func CSV(out string, fallback []string, keys ...string) []Record {
 		if len(records) >= maxRecords {
 			break
 		}
-		cells := csvCells(line)
+		cells := CSVCells(line)
 		if names, inBrackets, ok := csvHeader(cells, keys); ok {
 			header, units = names, inBrackets
 			continue
@@ -40,7 +40,9 @@ func CSV(out string, fallback []string, keys ...string) []Record {
 	return records
 }
 
-func csvCells(line string) []string {
+// CSVCells are the cells of one line of comma-separated values, without the blanks around them; nil for a line without any
+// and for one that is broken.
+func CSVCells(line string) []string {
 	if strings.TrimSpace(line) == "" {
 		return nil
 	}
