@@ -3,8 +3,10 @@ package siminference
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -197,6 +199,27 @@ func TestEmbeddings_DependOnTheTextAlone(t *testing.T) {
 	}
 	if len(got.Data) != 3 || got.Usage.PromptTokens != 5 || !cmp.Equal(got.Data[0], got.Data[1]) || cmp.Equal(got.Data[0], got.Data[2]) {
 		t.Errorf("embeddings: %s", body)
+	}
+}
+
+func TestEmbeddings_PackedAsTheSDKsAsk(t *testing.T) {
+	t.Parallel()
+	_, s := start(t, Config{})
+	_, body := post(t, s.URL+"/v1/embeddings", `{"model":"sim-7b","input":"a b","encoding_format":"base64"}`)
+	var got struct {
+		Data []struct{ Embedding []byte } // Go reads base64 into bytes
+	}
+	if err := json.Unmarshal([]byte(body), &got); err != nil || len(got.Data) != 1 {
+		t.Fatalf("%v in %s", err, body)
+	}
+	want := vector("a b")
+	if len(got.Data[0].Embedding) != 4*len(want) {
+		t.Fatalf("%d bytes for %d numbers", len(got.Data[0].Embedding), len(want))
+	}
+	for i, x := range want {
+		if y := math.Float32frombits(binary.LittleEndian.Uint32(got.Data[0].Embedding[4*i:])); y != float32(x) {
+			t.Errorf("number %d is %v, want %v", i, y, x)
+		}
 	}
 }
 

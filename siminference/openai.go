@@ -2,6 +2,8 @@ package siminference
 
 import (
 	"context"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,6 +22,7 @@ type request struct {
 	Messages            []message       `json:"messages"`
 	Prompt              json.RawMessage `json:"prompt"`
 	Input               json.RawMessage `json:"input"`
+	EncodingFormat      string          `json:"encoding_format"`
 	Stream              bool            `json:"stream"`
 	MaxTokens           *int            `json:"max_tokens"`
 	MaxCompletionTokens *int            `json:"max_completion_tokens"`
@@ -223,7 +226,11 @@ func (e *Engine) embeddings(w http.ResponseWriter, r *http.Request) {
 	data := make([]any, 0, len(inputs))
 	for i, input := range inputs {
 		tokens += CountTokens(input)
-		data = append(data, map[string]any{"object": "embedding", "index": i, "embedding": vector(input)})
+		var embedding any = vector(input)
+		if req.EncodingFormat == "base64" { // what OpenAI's own SDKs ask for unless told otherwise
+			embedding = packed(vector(input))
+		}
+		data = append(data, map[string]any{"object": "embedding", "index": i, "embedding": embedding})
 	}
 	e.metrics.prompt.Add(float64(tokens))
 	e.metrics.success.WithLabelValues("stop").Inc()
@@ -248,6 +255,15 @@ func vector(s string) []float64 {
 		}
 	}
 	return v
+}
+
+// packed is a vector as OpenAI's API packs it: little-endian 32-bit floats in base64.
+func packed(v []float64) string {
+	raw := make([]byte, 0, 4*len(v))
+	for _, x := range v {
+		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(float32(x)))
+	}
+	return base64.StdEncoding.EncodeToString(raw)
 }
 
 // read decodes the body and checks the model; on failure it has answered.

@@ -22,7 +22,7 @@ const asked = await client.chat.completions.create({
 for await (const chunk of asked) streamUsage = chunk.usage ?? streamUsage
 
 const text = await client.completions.create({ model, prompt: 'one two', max_tokens: 3 })
-const embedding = await client.embeddings.create({ model, input: ['a', 'b'], encoding_format: 'float' })
+const embedding = await client.embeddings.create({ model, input: ['a', 'b'] })
 const models = (await client.models.list()).data.map((m) => m.id)
 
 let missing = null
@@ -36,5 +36,5 @@ console.log(JSON.stringify({
   whole: { text: whole.choices[0].message.content, usage: whole.usage, model: whole.model },
   streamed, chunksWithoutChoices, streamUsage,
   text: { text: text.choices[0].text, usage: text.usage },
-  embeddings: embedding.data.length, models, missing,
+  embeddings: embedding.data.map((d) => d.embedding.length), models, missing,
 }))

@@ -134,6 +134,7 @@ func (x *exchange) giveUp(last *errBackend) {
 		x.out.Status = http.StatusBadGateway
 		WriteError(x.w, http.StatusBadGateway, "api_error", "upstream_unreachable", "no backend of this model answered; try again")
 	default:
+		x.out.End = store.EndRefused
 		var none int64
 		x.out.Usage = Usage{PromptTokens: &none, CompletionTokens: &none} // no engine was asked: known to be nothing
 		x.out.Status = http.StatusServiceUnavailable

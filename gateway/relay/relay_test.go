@@ -203,7 +203,7 @@ func TestExchange_NobodyAnswers(t *testing.T) {
 	t.Parallel()
 	g := front(t)
 	status, answer, _ := g.post(t, `{"model":"m"}`)
-	if o := <-g.outcomes; status != http.StatusServiceUnavailable || !strings.Contains(answer, "no live backend") || o.Tries != 0 || o.Usage.CompletionTokens == nil || *o.Usage.CompletionTokens != 0 {
+	if o := <-g.outcomes; status != http.StatusServiceUnavailable || !strings.Contains(answer, "no live backend") || o.Tries != 0 || o.End != store.EndRefused || o.Usage.CompletionTokens == nil || *o.Usage.CompletionTokens != 0 {
 		t.Errorf("no backend: %d %s %+v", status, answer, o)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -48,6 +48,10 @@ func (h *handler) routes() http.Handler {
 	mux.HandleFunc("GET /v1/models/{model...}", h.withKey(h.serveModel))
 	for _, operation := range []string{"chat/completions", "completions", "embeddings"} {
 		mux.HandleFunc("POST /v1/"+operation, h.withKey(h.serveCompletion(strings.ReplaceAll(operation, "/", "."))))
+		mux.HandleFunc("/v1/"+operation, func(w http.ResponseWriter, r *http.Request) { // any other method
+			w.Header().Set("Allow", http.MethodPost)
+			relay.WriteError(w, http.StatusMethodNotAllowed, "invalid_request_error", "method_not_supported", fmt.Sprintf("Not allowed to %s on %s: use POST.", r.Method, r.URL.Path))
+		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		relay.WriteError(w, http.StatusNotFound, "invalid_request_error", "unknown_url", fmt.Sprintf("Unknown request URL: %s %s. This gateway serves /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models.", r.Method, r.URL.Path))

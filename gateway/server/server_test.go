@@ -222,6 +222,14 @@ func TestGateway_Refusals(t *testing.T) {
 	}
 }
 
+func TestGateway_WrongMethod(t *testing.T) {
+	t.Parallel()
+	f := start(t, true)
+	if status, body := f.do(t, http.MethodGet, "/v1/chat/completions", "", ""); status != http.StatusMethodNotAllowed || !strings.Contains(body, "use POST") {
+		t.Errorf("got %d %s", status, body)
+	}
+}
+
 func TestGateway_Anonymous(t *testing.T) {
 	t.Parallel()
 	f := start(t, true)
