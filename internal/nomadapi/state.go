@@ -11,9 +11,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
+// transientSigns are what the 500 answers hold that are about the cluster, or about the machine it runs on, and not
+// about the request.
+var transientSigns = []string{
+	"No cluster leader", "No path to region", "rpc error", "leadership lost", "EOF", "connection refused", "not ready to serve",
+	"no space left on device", "read-only file system", "input/output error", "too many open files",
+}
+
 // transient tells the 500 answers that are about the cluster from those about the request.
 func transient(text string) bool {
-	for _, sign := range []string{"No cluster leader", "No path to region", "rpc error", "leadership lost", "EOF", "connection refused", "not ready to serve"} {
+	for _, sign := range transientSigns {
 		if strings.Contains(text, sign) {
 			return true
 		}
