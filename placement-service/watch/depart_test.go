@@ -71,3 +71,29 @@ func TestDepartures_LessAndLessOftenAndNotForEver(t *testing.T) {
 		t.Errorf("%d looks within %s, %d jobs left", looks, departFor, len(d.jobs))
 	}
 }
+
+// Nomad 1.6 says of a purge only that an evaluation was made for it; 2.0 also says that the job was deregistered.
+func TestWatcher_EitherSignOfAPurgeIsSeen(t *testing.T) {
+	t.Parallel()
+	for name, e := range map[string]nomadapi.Event{
+		"evaluation": {Topic: "Evaluation", Type: "JobDeregistered", Payload: json.RawMessage(`{"Evaluation":{"ID":"e","Namespace":"default","JobID":"j","Status":"pending","TriggeredBy":"job-deregister"}}`)},
+		"job":        {Topic: "Job", Type: "JobDeregistered", Namespace: "default", Key: "j"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			job := JobKey{"default", "j"}
+			told := 0
+			w := New(Config{World: NewWorld(), Log: hclog.NewNullLogger(), Hooks: Hooks{Removed: func(gone JobKey) {
+				if gone == job {
+					told++
+				}
+			}}})
+			if err := w.apply(e, true); err != nil || told != 0 || len(w.departed.jobs) != 0 {
+				t.Errorf("what is older than the list is no news: %d, %v", told, err)
+			}
+			if err := w.apply(e, false); err != nil || told != 1 || len(w.departed.jobs) != 1 {
+				t.Errorf("want the job looked after, told %d, %d looked for, %v", told, len(w.departed.jobs), err)
+			}
+		})
+	}
+}

@@ -279,17 +279,24 @@ func (w *Watcher) apply(e nomadapi.Event, old bool) error {
 		if eval.Status == "blocked" {
 			w.blocked(job)
 		}
-	case "Job":
-		if e.Type != "JobDeregistered" || old {
-			return nil
+		// A purge has no Job event before Nomad 2.0; its evaluation is the only sign.
+		if eval.TriggeredBy == "job-deregister" && !old {
+			w.removed(job)
 		}
-		job := JobKey{e.Namespace, e.Key}
-		w.departed.add(job, w.Clock.Now())
-		if w.Hooks.Removed != nil {
-			w.Hooks.Removed(job)
+	case "Job":
+		if e.Type == "JobDeregistered" && !old {
+			w.removed(JobKey{e.Namespace, e.Key})
 		}
 	}
 	return nil
+}
+
+// removed notes that a job was stopped or purged. It may be told twice.
+func (w *Watcher) removed(job JobKey) {
+	w.departed.add(job, w.Clock.Now())
+	if w.Hooks.Removed != nil {
+		w.Hooks.Removed(job)
+	}
 }
 
 func (w *Watcher) room() {
