@@ -73,7 +73,11 @@ func withRequestID(next http.Handler) http.Handler {
 }
 
 func (h *handler) serveReady(w http.ResponseWriter, r *http.Request) {
-	problems := h.ready(r.Context())
+	writeReady(w, h.ready(r.Context()))
+}
+
+// writeReady says what is not ready, in words; without any, all is.
+func writeReady(w http.ResponseWriter, problems []string) {
 	w.Header().Set("Content-Type", "application/json")
 	status := http.StatusOK
 	if len(problems) > 0 {

@@ -35,7 +35,7 @@ type Config struct {
 	MaxBody       int64         // bytes; 0 is 64 MiB
 	HeaderTimeout time.Duration // wait for a backend's headers; 0 is 10 minutes, since answers that are not streamed come whole
 	Logger        hclog.Logger
-	Listening     func(addr string) // told once the listener is open; may be nil
+	Listening     func(addr string) // told once models are served; may be nil
 }
 
 const (
@@ -44,7 +44,8 @@ const (
 	drain                = 30 * time.Second
 )
 
-// Run serves until the context ends, then lets running answers end for up to 30 seconds.
+// Run serves until the context ends, then lets running answers end for up to 30 seconds. It waits for a database or a
+// registry that is away; /ready says which it is.
 func Run(ctx context.Context, c Config) error {
 	if c.MaxBody == 0 {
 		c.MaxBody = defaultMaxBody
@@ -64,11 +65,40 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
+	front := &door{}
+	// No write timeout: an answer takes as long as its model does.
+	server := &http.Server{Handler: front, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
+	drained := make(chan struct{}) // closed when no request is being answered any more
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		defer close(drained)
+		<-groupCtx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(groupCtx), drain)
+		defer cancel()
+		if err := server.Shutdown(grace); err != nil {
+			c.Logger.Warn("answers cut at the end of the grace time", "error", err)
+			return server.Close()
+		}
+		return nil
+	})
+	group.Go(func() error { return c.work(groupCtx, registry, front, listener.Addr().String(), drained) })
+	err = group.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// work is everything behind the door.
+func (c Config) work(ctx context.Context, registry discover.Registry, front *door, addr string, drained <-chan struct{}) error {
 	db, err := store.Await(ctx, c.DatabaseURL, clock.System(), c.Logger)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return err
 	}
 	defer func() {
@@ -83,7 +113,7 @@ func Run(ctx context.Context, c Config) error {
 	h := &handler{
 		table: table, relay: relay.New(c.HeaderTimeout), keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
-		ready: func(ctx context.Context) []string {
+		ready: func(context.Context) []string {
 			problems := []string{}
 			if err := watcher.Err(); err != nil {
 				problems = append(problems, "service registry: "+err.Error())
@@ -94,12 +124,11 @@ func Run(ctx context.Context, c Config) error {
 			return problems
 		},
 	}
-	c.Logger.Info("gateway listens", "addr", listener.Addr().String())
+	front.set(h.routes())
+	c.Logger.Info("gateway listens", "addr", addr)
 	if c.Listening != nil {
-		c.Listening(listener.Addr().String())
+		c.Listening(addr)
 	}
-	// No write timeout: an answer takes as long as its model does.
-	server := &http.Server{Handler: h.routes(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
 
 	// The meter ends last, so that the usage of answers that end while draining is written too.
 	meterCtx, stopMeter := context.WithCancel(context.WithoutCancel(ctx))
@@ -107,31 +136,15 @@ func Run(ctx context.Context, c Config) error {
 	metered := make(chan error, 1)
 	go func() { metered <- usage.Run(meterCtx) }()
 
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return watcher.Run(groupCtx) })
-	group.Go(func() error { return table.Run(groupCtx) })
-	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
-		}
-		return nil
-	})
-	group.Go(func() error {
-		<-groupCtx.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
-		defer cancel()
-		if err := server.Shutdown(grace); err != nil {
-			c.Logger.Warn("answers cut at the end of the grace time", "error", err)
-			return server.Close()
-		}
-		return nil
-	})
-	err = group.Wait()
+	following, followCtx := errgroup.WithContext(ctx)
+	following.Go(func() error { return watcher.Run(followCtx) })
+	following.Go(func() error { return table.Run(followCtx) })
+	err = following.Wait()
+	if ctx.Err() != nil {
+		<-drained
+	}
 	stopMeter()
 	<-metered
-	if ctx.Err() != nil {
-		return nil
-	}
 	return err
 }
 
