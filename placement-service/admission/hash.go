@@ -21,6 +21,12 @@ import (
 // beside what runs.
 func askHash(r engine.Request, g engine.GroupAsk) string {
 	g.Count, g.Keep = 0, nil
+	g.Tasks = slices.Clone(g.Tasks)
+	for i := range g.Tasks {
+		if g.Tasks[i].Runtime == runtimeDocker { // what a task runs in when nothing is said changes no name
+			g.Tasks[i].Runtime = ""
+		}
+	}
 	return sum(engine.Request{
 		Datacenters: r.Datacenters, NodePool: r.NodePool, Loose: r.Loose, DistinctHosts: r.DistinctHosts, Groups: []engine.GroupAsk{g},
 	})

@@ -147,8 +147,8 @@ func (r *reader) readTask(path string, t map[string]any) (task engine.TaskAsk, c
 		cpuMHz = 0 // whole cores: how many MHz that is differs by node, and Nomad counts them itself
 	}
 	memoryMiB = int(r.number(path+".Resources.MemoryMB", get(resources, "MemoryMB"), defaultMemoryMiB))
-	task = engine.TaskAsk{Name: r.task, Driver: getString(t, "Driver")}
 	config := getMap(t, "Config")
+	task = engine.TaskAsk{Name: r.task, Driver: getString(t, "Driver"), Runtime: runtimeOf(getString(t, "Driver"), config)}
 	block, written := config["accelerator"]
 	if !written || block == nil {
 		return task, cpuMHz, memoryMiB
@@ -168,6 +168,26 @@ func (r *reader) readTask(path string, t map[string]any) (task engine.TaskAsk, c
 	task.Ask = r.readAsk(at, block)
 	r.limitToImages(path+".Config", config, task.Ask)
 	return task, cpuMHz, memoryMiB
+}
+
+// The runtimes of our driver; the first is the one of a task that names none.
+const (
+	runtimeDocker  = "docker"
+	runtimeProcess = "process"
+)
+
+// runtimeOf is what a task of our driver needs on its node. What the driver does not know it refuses itself.
+func runtimeOf(driver string, config map[string]any) string {
+	if driver != Driver {
+		return ""
+	}
+	switch config["runtime"] {
+	case nil, "", runtimeDocker:
+		return runtimeDocker
+	case runtimeProcess:
+		return runtimeProcess
+	}
+	return ""
 }
 
 // isAccelerator reports whether a device id means cards as they are offered by our plugins or the makers' own.

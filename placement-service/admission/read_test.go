@@ -176,11 +176,34 @@ func TestRead_Group(t *testing.T) {
 		Groups: []engine.GroupAsk{{
 			Name: "serve", Count: 2, CPUMHz: 500, MemoryMiB: 1324, DistinctHosts: true,
 			Constraints: []engine.Constraint{{L: "${attr.cpu.arch}", R: "amd64", Operand: "="}, {L: "${meta.rack}", R: "r1", Operand: "="}},
-			Tasks:       []engine.TaskAsk{{Name: "vllm", Driver: "heteroflow", Ask: &ask}, {Name: "side", Driver: "docker"}},
+			Tasks:       []engine.TaskAsk{{Name: "vllm", Driver: "heteroflow", Runtime: "docker", Ask: &ask}, {Name: "side", Driver: "docker"}},
 		}},
 	}
 	if diff := cmp.Diff(want, r.Request); diff != "" {
 		t.Errorf("request (-want +got)\n%s", diff)
+	}
+}
+
+// A task's runtime decides which nodes it may use. The default changes no name of an ask, so that what runs stays.
+func TestRead_Runtime(t *testing.T) {
+	t.Parallel()
+	hashes := map[string]string{}
+	for config, want := range map[string]string{
+		`{"acc`: "docker", `{"runtime":"docker","acc`: "docker", `{"runtime":"process","acc`: "process", `{"runtime":"moon","acc`: "",
+	} {
+		r := read(t, parse(t, strings.Replace(jobWith(`[{}]`), `{"acc`, config, 1)))
+		if got := r.Request.Groups[0].Tasks[0].Runtime; got != want {
+			t.Errorf("%s: %q, want %q", config, got, want)
+		}
+		hashes[config] = r.Hashes["serve"]
+	}
+	if hashes[`{"acc`] != hashes[`{"runtime":"docker","acc`] || hashes[`{"acc`] == hashes[`{"runtime":"process","acc`] {
+		t.Errorf("names of the asks: %v", hashes)
+	}
+	other := read(t, parse(t, `{"ID":"j","TaskGroups":[{"Name":"g","Tasks":[
+		{"Name":"a","Driver":"heteroflow","Config":{"accelerator":{}}},{"Name":"b","Driver":"docker","Config":{"runtime":"process"}}]}]}`))
+	if got := other.Request.Groups[0].Tasks[1].Runtime; got != "" {
+		t.Errorf("another driver's config was read: %q", got)
 	}
 }
 

@@ -107,31 +107,32 @@ type Code string
 
 // Reason codes, in the order in which a node is checked: a later one is nearer to fitting.
 const (
-	CodeNoNodes       Code = "no_nodes"       // the cluster has no nodes
-	CodeOffline       Code = "offline"        // down, draining or not eligible
-	CodeDatacenter    Code = "datacenter"     // in no datacenter of the job
-	CodeNodePool      Code = "node_pool"      // in another node pool
-	CodeConstraint    Code = "constraint"     // a constraint of the job does not hold
-	CodeDriverMissing Code = "driver_missing" // a task driver is not there or not healthy
-	CodeNoCards       Code = "no_cards"       // the node offers no accelerator
-	CodeBrand         Code = "brand"          // no card of an accepted brand
-	CodeModel         Code = "model"          // no card of an accepted model
-	CodeForm          Code = "form"           // cards are offered in a form that does not serve the ask
-	CodeQoS           Code = "qos"            // cards cannot isolate as asked
-	CodeMemory        Code = "memory"         // no card has enough free memory
-	CodeCount         Code = "count"          // too few free cards
-	CodeModelsDiffer  Code = "models_differ"  // enough free cards, but of different models
-	CodeCPU           Code = "cpu"            // too little processor beside the cards
-	CodeNodeMemory    Code = "node_memory"    // too little main memory beside the cards
-	CodeDistinctHosts Code = "distinct_hosts" // the node has an allocation of the job already
-	CodeOneNode       Code = "one_node"       // the group's tasks fit one by one, but not together on one node
-	CodeOneSpec       Code = "one_spec"       // fits alone, but not under one specification for all allocations
-	CodeFormSwitch    Code = "form_switch"    // a card has to change its form first
+	CodeNoNodes        Code = "no_nodes"        // the cluster has no nodes
+	CodeOffline        Code = "offline"         // down, draining or not eligible
+	CodeDatacenter     Code = "datacenter"      // in no datacenter of the job
+	CodeNodePool       Code = "node_pool"       // in another node pool
+	CodeConstraint     Code = "constraint"      // a constraint of the job does not hold
+	CodeDriverMissing  Code = "driver_missing"  // a task driver is not there or not healthy
+	CodeRuntimeMissing Code = "runtime_missing" // the driver there cannot run the task: no Docker, or no plain processes
+	CodeNoCards        Code = "no_cards"        // the node offers no accelerator
+	CodeBrand          Code = "brand"           // no card of an accepted brand
+	CodeModel          Code = "model"           // no card of an accepted model
+	CodeForm           Code = "form"            // cards are offered in a form that does not serve the ask
+	CodeQoS            Code = "qos"             // cards cannot isolate as asked
+	CodeMemory         Code = "memory"          // no card has enough free memory
+	CodeCount          Code = "count"           // too few free cards
+	CodeModelsDiffer   Code = "models_differ"   // enough free cards, but of different models
+	CodeCPU            Code = "cpu"             // too little processor beside the cards
+	CodeNodeMemory     Code = "node_memory"     // too little main memory beside the cards
+	CodeDistinctHosts  Code = "distinct_hosts"  // the node has an allocation of the job already
+	CodeOneNode        Code = "one_node"        // the group's tasks fit one by one, but not together on one node
+	CodeOneSpec        Code = "one_spec"        // fits alone, but not under one specification for all allocations
+	CodeFormSwitch     Code = "form_switch"     // a card has to change its form first
 )
 
 // codes lists the reasons of a node in the order in which they are checked.
 var codes = []Code{
-	CodeOffline, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
+	CodeOffline, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeRuntimeMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
 	CodeQoS, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDistinctHosts, CodeOneNode, CodeOneSpec,
 }
 

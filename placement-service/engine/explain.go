@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -233,6 +234,8 @@ func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
 		return fmt.Sprintf("no node satisfies the job's constraints, such as %s %s %q", c.L, cmp.Or(c.Operand, "="), c.R)
 	case CodeDriverMissing:
 		return fmt.Sprintf("no node has a healthy %q driver", missingDriver(n, w.ask.Tasks))
+	case CodeRuntimeMissing:
+		return w.noRuntime()
 	case CodeNoCards:
 		return "no node that the job may use offers a card"
 	case CodeBrand:
@@ -253,6 +256,44 @@ func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
 	return "each allocation would fit alone, but all allocations of a group share one specification: use one group for each, or fewer cards"
 }
 
+// noRuntime names the nodes that would come into question if their driver ran the tasks, and what is to be done there.
+func (w *work) noRuntime() string {
+	nodes := map[string][]string{} // by the runtime that they lack
+	for i := range w.snap.Nodes {
+		if n := &w.snap.Nodes[i]; w.nodeCode(i) == CodeRuntimeMissing {
+			lacks := missingRuntime(n, w.ask.Tasks)
+			nodes[lacks] = append(nodes[lacks], cmp.Or(n.Name, n.ID))
+		}
+	}
+	var reasons []string
+	for _, lacks := range slices.Sorted(maps.Keys(nodes)) {
+		slices.Sort(nodes[lacks])
+		on := few(nodes[lacks])
+		switch lacks {
+		case "docker":
+			reasons = append(reasons, "no node runs containers: Docker does not answer on "+on)
+		case "process":
+			do := "does"
+			if len(nodes[lacks]) > 1 {
+				do = "do"
+			}
+			reasons = append(reasons, fmt.Sprintf("%s %s not allow plain processes: set process { enabled = true } in the driver's config", on, do))
+		default:
+			reasons = append(reasons, fmt.Sprintf("the driver on %s has no runtime %q", on, lacks))
+		}
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// few is a list of names for a sentence, the first three of them.
+func few(names []string) string {
+	list := strings.Join(names[:min(len(names), 3)], ", ")
+	if len(names) > 3 {
+		list += fmt.Sprintf(" and %d more", len(names)-3)
+	}
+	return list
+}
+
 // example is one node with what it lacks, for the counts.
 func (w *work) example(l lack) string {
 	n := &w.snap.Nodes[l.node]
@@ -263,6 +304,8 @@ func (w *work) example(l lack) string {
 		return fmt.Sprintf("%s: %s %s %q", name, c.L, cmp.Or(c.Operand, "="), c.R)
 	case l.code == CodeDriverMissing:
 		return name + ": " + missingDriver(n, w.ask.Tasks)
+	case l.code == CodeRuntimeMissing:
+		return name + ": " + missingRuntime(n, w.ask.Tasks)
 	case l.code == CodeMemory:
 		return fmt.Sprintf("%s: %s has %s free", name, l.pool.Name, accel.FormatMiB(uint64(max(0, l.have))))
 	case l.code == CodeCount:

@@ -30,6 +30,7 @@ type testNode struct {
 	Memory     int               `json:"memory"`
 	Attrs      map[string]string `json:"attrs"`
 	NoDriver   bool              `json:"no_driver"`
+	Runtimes   map[string]bool   `json:"runtimes"`
 	Cards      []testCard        `json:"cards"`
 }
 
@@ -40,7 +41,7 @@ func snapshotOf(nodes ...testNode) Snapshot {
 		n := Node{
 			ID: "id-" + t.Name, Name: t.Name, Datacenter: or(t.Datacenter, "dc1"), Pool: t.Pool, Ready: !t.Offline,
 			CPUMHz: or(t.CPU, 64000), MemoryMiB: or(t.Memory, 512<<10), Attrs: t.Attrs,
-			Drivers: map[string]bool{"heteroflow": !t.NoDriver, "docker": true},
+			Drivers: map[string]bool{"heteroflow": !t.NoDriver, "docker": true}, Runtimes: t.Runtimes,
 		}
 		for _, c := range t.Cards {
 			n.addCard(c)

@@ -20,6 +20,8 @@ func (w *work) nodeCode(i int) Code {
 		return CodeConstraint
 	case missingDriver(n, w.ask.Tasks) != "":
 		return CodeDriverMissing
+	case missingRuntime(n, w.ask.Tasks) != "":
+		return CodeRuntimeMissing
 	}
 	return ""
 }
@@ -79,6 +81,20 @@ func missingDriver(n *Node, tasks []TaskAsk) string {
 	for i := range tasks {
 		if d := tasks[i].Driver; d != "" && !n.Drivers[d] {
 			return d
+		}
+	}
+	return ""
+}
+
+// missingRuntime is the first runtime that a task needs and the node's driver does not have, empty when it has all or
+// does not say.
+func missingRuntime(n *Node, tasks []TaskAsk) string {
+	if len(n.Runtimes) == 0 {
+		return ""
+	}
+	for i := range tasks {
+		if r := tasks[i].Runtime; r != "" && !n.Runtimes[r] {
+			return r
 		}
 	}
 	return ""

@@ -44,7 +44,10 @@ type Constraint struct {
 
 // TaskAsk is one task. Ask is nil for a task that asks for no accelerator.
 type TaskAsk struct {
-	Name   string     `json:"name"`
-	Driver string     `json:"driver"`
-	Ask    *accel.Ask `json:"ask,omitempty"`
+	Name   string `json:"name"`
+	Driver string `json:"driver"`
+	// Runtime is what the task needs its node's driver to run: "docker" or "process". Empty for nothing, which is so for
+	// every driver but ours.
+	Runtime string     `json:"runtime,omitempty"`
+	Ask     *accel.Ask `json:"ask,omitempty"`
 }

@@ -44,6 +44,7 @@ type scenarioAsk struct {
 	Constraints []Constraint   `json:"constraints,omitempty"`
 	Distinct    bool           `json:"distinct_hosts,omitempty"`
 	Loose       string         `json:"loose,omitempty"`
+	Runtime     string         `json:"runtime,omitempty"`
 	Tasks       []scenarioAsk  `json:"tasks,omitempty"` // several tasks in the group, instead of one
 }
 
@@ -64,6 +65,7 @@ func (a scenarioAsk) request() Request {
 	g := &r.Groups[0]
 	g.CPUMHz, g.MemoryMiB = or(a.CPU, g.CPUMHz), or(a.Memory, g.MemoryMiB)
 	g.Constraints, g.DistinctHosts = a.Constraints, a.Distinct
+	g.Tasks[0].Runtime = a.Runtime
 	if len(a.Tasks) > 0 {
 		g.Tasks = nil
 		for i, t := range a.Tasks {

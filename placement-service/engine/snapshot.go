@@ -27,6 +27,9 @@ type Node struct {
 	UsedMemoryMiB int               `json:"used_memory_mib,omitempty"`
 	Pools         []Pool            `json:"pools,omitempty"`
 	Drivers       map[string]bool   `json:"drivers,omitempty"` // detected and healthy task drivers
+	// Runtimes are those that our driver says it has. A driver that says nothing of any leaves it empty, and the node
+	// is then taken to have them all.
+	Runtimes map[string]bool `json:"runtimes,omitempty"`
 }
 
 // Pool is one device group of a node: instances of equal size that one device block can take together. For a

@@ -50,6 +50,7 @@ func viewNode(n *api.Node) *nodeView {
 	for name, d := range n.Drivers {
 		v.engine.Drivers[name] = d != nil && d.Detected && d.Healthy
 	}
+	v.engine.Runtimes = runtimes(n)
 	if n.NodeResources == nil {
 		return v
 	}
@@ -74,6 +75,18 @@ func viewNode(n *api.Node) *nodeView {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 	})
 	return v
+}
+
+// runtimes reads what our driver says it can run. Nomad drops an attribute that is empty, so that one which is not
+// there counts as not there only beside others.
+func runtimes(n *api.Node) map[string]bool {
+	out := map[string]bool{}
+	for _, name := range []string{"docker", "process"} {
+		if val, told := n.Attributes["driver.heteroflow.runtime."+name]; told {
+			out[name] = val == "true"
+		}
+	}
+	return out
 }
 
 func attrs(n *api.Node) map[string]string {

@@ -150,3 +150,26 @@ func TestTakesElse(t *testing.T) {
 		}
 	}
 }
+
+// What a driver does not say of its runtimes must not keep its node from anything.
+func TestWorld_ReadsRuntimes(t *testing.T) {
+	t.Parallel()
+	const docker, process = "driver.heteroflow.runtime.docker", "driver.heteroflow.runtime.process"
+	for name, c := range map[string]struct {
+		attrs map[string]string
+		want  map[string]bool
+	}{
+		"an old driver":      {map[string]string{"driver.heteroflow.version": "0.0.1"}, map[string]bool{}},
+		"Docker alone":       {map[string]string{docker: "true", docker + ".version": "99"}, map[string]bool{"docker": true}},
+		"both":               {map[string]string{docker: "true", process: "true"}, map[string]bool{"docker": true, "process": true}},
+		"a daemon that died": {map[string]string{docker: "", process: "true"}, map[string]bool{"docker": false, "process": true}},
+	} {
+		n := node()
+		n.Attributes = c.attrs
+		w := NewWorld()
+		w.setNode(n, time.Now())
+		if diff := cmp.Diff(c.want, w.Snapshot(nil).Nodes[0].Runtimes); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
+}
