@@ -217,17 +217,25 @@ func usedSwitches(d Decision, cards map[place]imagined) []Switch {
 	return out
 }
 
-// switchSentence tells which cards change their form and that the job waits for it.
+// switchSentence tells which cards change their form and that the job waits for it, in words that need no knowledge of
+// forms.
 func switchSentence(s Snapshot, switches []Switch, need string) string {
-	var names []string
+	var toShared, toWhole []string
 	for _, sw := range switches {
-		names = append(names, fmt.Sprintf("%s to %s", cardName(s, sw), sw.To))
+		if sw.To == accel.Shared {
+			toShared = append(toShared, cardName(s, sw))
+		} else {
+			toWhole = append(toWhole, cardName(s, sw))
+		}
 	}
-	list := strings.Join(names[:min(len(names), 3)], ", ")
-	if len(names) > 3 {
-		list += fmt.Sprintf(" and %d more", len(names)-3)
+	var why, what []string
+	if len(toShared) > 0 {
+		why, what = append(why, "no card that is open for shares has room"), append(what, "opening "+few(toShared)+" for shares")
 	}
-	return fmt.Sprintf("needs %s: too few cards in that form have room, empty ones are being switched: %s", need, list)
+	if len(toWhole) > 0 {
+		why, what = append(why, "too few cards are free as a whole"), append(what, "closing "+few(toWhole)+" for shares, to be given as a whole")
+	}
+	return fmt.Sprintf("needs %s: %s; %s, which takes some seconds", need, strings.Join(why, " and "), strings.Join(what, ", and "))
 }
 
 // cardName is the model, the node and the form's id of a card, for people.

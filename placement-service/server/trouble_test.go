@@ -162,8 +162,8 @@ func TestFormSwitch_ByIntent(t *testing.T) {
 	s, e := start(t, nodes)
 	uuid := nodes[0].Cards[0].UUID
 	out := s.register(share("llm", 1, "20GiB"))
-	if !strings.Contains(out.Warnings, "form") {
-		t.Errorf("warnings are %q, want that a card changes its form", out.Warnings)
+	if !strings.Contains(out.Warnings, "for shares, which takes some seconds") {
+		t.Errorf("warnings are %q, want that a card is opened for shares", out.Warnings)
 	}
 	_, _, body := s.do(http.MethodPost, "/api/v1/keys", s.key, map[string]any{"kind": "node", "name": "n1"})
 	var made struct{ Plaintext string }
