@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +11,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/jackc/pgx/v5/pgconn"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
@@ -25,7 +30,7 @@ func Await(ctx context.Context, url string, c clock.Clock, log hclog.Logger) (*S
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if !mayPass(err) {
+		if !IsAway(err) {
 			return nil, fmt.Errorf("open the database: %w", err)
 		}
 		log.Warn("database cannot be opened", "error", err, "retry_in", pause)
@@ -36,11 +41,21 @@ func Await(ctx context.Context, url string, c clock.Clock, log hclog.Logger) (*S
 	}
 }
 
-// mayPass reports whether the database may be there later: it could not be reached, or is starting or full.
-func mayPass(err error) bool {
+// IsAway reports whether an error says that the database cannot be reached or used now and may be later: it does not
+// answer, is starting or stopping, has no connection left, or is locked by another process for too long. The same
+// call may then succeed when it is repeated.
+func IsAway(err error) bool {
 	var network *net.OpError
-	if errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) {
+	var connect *pgconn.ConnectError
+	switch {
+	case errors.As(err, &network), errors.As(err, &connect):
 		return true
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
+		return true
+	}
+	var locked *sqlite.Error
+	if errors.As(err, &locked) {
+		return locked.Code()&0xff == sqlite3.SQLITE_BUSY
 	}
 	var state interface{ SQLState() string }
 	if !errors.As(err, &state) || len(state.SQLState()) != 5 {

@@ -42,3 +42,21 @@ func TestAwait_DoesNotWaitForWhatIsWrong(t *testing.T) {
 		t.Error("a url of another kind must be refused at once")
 	}
 }
+
+func TestIsAway_ARefusalIsNot(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{ErrNotFound, ErrConflict, &NoRoomError{}, context.Canceled} {
+		if IsAway(err) {
+			t.Errorf("%v is an answer, repeating the call changes nothing", err)
+		}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := "postgres://nobody:secret@" + l.Addr().String() + "/x?connect_timeout=2"
+	l.Close()
+	if _, err := Open(context.Background(), url, hclog.NewNullLogger()); !IsAway(err) {
+		t.Errorf("nobody listens there: %v", err)
+	}
+}

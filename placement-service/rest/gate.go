@@ -228,6 +228,8 @@ func problemOf(err error) *httpx.Problem {
 		return httpx.NewProblem(http.StatusBadRequest, "invalid", err.Error())
 	case errors.Is(err, store.ErrConflict):
 		return httpx.NewProblem(http.StatusConflict, "conflict", err.Error())
+	case store.IsAway(err):
+		return httpx.NewProblem(http.StatusServiceUnavailable, "database_unavailable", "the database cannot be reached: try again")
 	}
 	return nil
 }
