@@ -38,8 +38,8 @@ type source struct {
 	submission *api.JobSubmission
 }
 
-// read parses a job file. The server parses HCL, since it knows what it can run; a server without a parser, and a
-// file that reads other files, are served by the parser here.
+// read parses a job file. The server parses HCL, since it knows what it can run; a server without a parser or whose
+// Nomad is away, and a file that reads other files, are served by the parser here.
 func (f *jobFile) read(c *command, nomad *api.Client, conn *connection, path string) (*source, error) {
 	text, name, err := slurp(path)
 	if err != nil {
@@ -150,10 +150,12 @@ func fromJSON(text []byte) (*api.Job, error) {
 	return job, nil
 }
 
-// needsLocalParse reports whether a server cannot parse, as opposed to having found the file wrong.
+// needsLocalParse reports whether a server cannot parse, as opposed to having found the file wrong. A placement
+// service whose Nomad is away cannot, and still takes jobs.
 func needsLocalParse(err error) bool {
 	switch nomadStatus(err) {
-	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+	case http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented,
+		http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	}
 	var response api.UnexpectedResponseError
