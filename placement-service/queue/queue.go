@@ -6,6 +6,7 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -58,6 +59,7 @@ type Queue struct {
 	adopt   map[watch.JobKey]bool
 	adopted map[watch.JobKey]bool // seen already
 	removed map[watch.JobKey]bool
+	due     []time.Time // when to look although nothing happens
 
 	waiting   prometheus.Gauge
 	round     prometheus.Histogram
@@ -96,6 +98,13 @@ func (q *Queue) Wake() {
 	case q.wake <- struct{}{}:
 	default:
 	}
+}
+
+// WakeAt has the queue worked at a moment.
+func (q *Queue) WakeAt(at time.Time) {
+	q.mu.Lock()
+	q.due = append(q.due, at)
+	q.mu.Unlock()
 }
 
 // Blocked notes that Nomad could not place all of a job.
@@ -138,8 +147,9 @@ func (q *Queue) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-q.wake:
-		case <-q.clock.After(min(pause, q.untilBlocked())):
+		case <-q.clock.After(min(pause, q.untilDue())):
 		}
+		q.forgetDue()
 		pause = Tick
 		if err := q.Work(ctx); err != nil && ctx.Err() == nil {
 			last = min(max(2*last, 250*time.Millisecond), 15*time.Second)
@@ -151,13 +161,24 @@ func (q *Queue) Run(ctx context.Context) error {
 	}
 }
 
-// untilBlocked is the time until the next blocked job is due.
-func (q *Queue) untilBlocked() time.Duration {
+// forgetDue drops the moments that have come.
+func (q *Queue) forgetDue() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.clock.Now()
+	q.due = slices.DeleteFunc(q.due, func(at time.Time) bool { return !at.After(now) })
+}
+
+// untilDue is the time until a moment that was named comes or the next blocked job is due.
+func (q *Queue) untilDue() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	wait := Tick
 	for _, at := range q.blocked {
 		wait = min(wait, max(at.Sub(q.clock.Now()), 10*time.Millisecond))
+	}
+	for _, at := range q.due {
+		wait = min(wait, max(at.Sub(q.clock.Now()), 0))
 	}
 	return wait
 }

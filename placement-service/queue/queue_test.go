@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
@@ -110,6 +111,34 @@ func TestWork_AdoptsOnceAndAgainAfterTrouble(t *testing.T) {
 	}
 	if len(f.adopted) != 1 {
 		t.Errorf("adopted %v, want once", f.adopted)
+	}
+}
+
+func TestRun_WakesAtAMomentThatWasNamed(t *testing.T) {
+	t.Parallel()
+	f := &fake{waiting: []store.Job{job("switching", "1")}}
+	now := clock.NewFake(time.Now())
+	q := New(f, f, now, hclog.NewNullLogger())
+	q.WakeAt(now.Now().Add(30 * time.Second))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- q.Run(ctx) }()
+	if err := now.AwaitWaiters(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	now.Advance(30 * time.Second)
+	if err := now.AwaitWaiters(ctx, 1); err != nil { // it waits for the next thing to do
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(f.tried, []string{"switching"}) {
+		t.Errorf("tried %v, want the job once", f.tried)
+	}
+	if wait := q.untilDue(); wait != Tick {
+		t.Errorf("the moment is not forgotten: next look in %v", wait)
 	}
 }
 

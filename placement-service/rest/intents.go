@@ -23,6 +23,8 @@ func (s *server) ListIntents(ctx context.Context, r api.ListIntentsRequestObject
 	if err != nil && r.Params.Wait != nil {
 		return nil, httpx.NewProblem(http.StatusBadRequest, "bad_parameter", "wait: write a time such as 30s")
 	}
+	s.Submit.IntentsFetched(r.Params.Card)
+	defer s.Submit.IntentsFetched(r.Params.Card) // it was there all the time
 	end := s.Clock.After(min(wait, longestWait))
 	for {
 		stated := s.Submit.IntentStated()

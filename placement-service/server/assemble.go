@@ -58,6 +58,7 @@ func assemble(ctx context.Context, c Config, db *store.Store) (*parts, error) {
 		Nomad: nomad, Store: db, World: world, Ledger: view, Engine: p.tuning.Engine, Key: key, Clock: c.Clock, Log: c.Log,
 		Expect: func(job watch.JobKey, eval string) { p.watcher.Expect(job, eval) },
 		Wake:   func() { p.queue.Wake() },
+		WakeAt: func(at time.Time) { p.queue.WakeAt(at) },
 	})
 	p.submit = sub
 	p.queue = queue.New(db, sub, c.Clock, c.Log)

@@ -6,11 +6,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/embedded"
+	"github.com/heteroflow/heteroflow/placement-service/server"
 )
 
 // listen takes a port; again gives the same one after its server has ended.
@@ -198,4 +201,40 @@ func TestFormSwitch_ByIntent(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.runs("llm", 1)
+}
+
+// TestFormSwitch_NodeThatFetchesNoIntents: a node whose plugin has no server is named, and other cards are tried; once
+// it fetches, it counts again.
+func TestFormSwitch_NodeThatFetchesNoIntents(t *testing.T) {
+	t.Parallel()
+	nodes := embedded.SimNodes(2, 1, accel.NVIDIA, "A100-SXM4-80GB", 81920, accel.Whole)
+	nodes[0].Auto, nodes[1].Auto = true, true
+	now := clock.NewFake(time.Now())
+	s, _ := start(t, nodes, func(c *server.Config) { c.Clock = now })
+	reason := func() string { return s.tree("/api/v1/jobs/llm")["reason"].(string) }
+	opening := func(i int) string { return "on node " + nodes[i].Name + " for shares" }
+	deaf := func(i int) string {
+		return "the device plugin on node " + nodes[i].Name + " does not fetch intents, so that its cards are neither opened nor closed for shares: set server and token in its config"
+	}
+	s.register(share("llm", 1, "20GiB"))
+	first, second := 0, 1
+	if strings.Contains(reason(), opening(second)) {
+		first, second = second, first
+	}
+	if got := reason(); !strings.Contains(got, opening(first)) || strings.Contains(got, "intents") {
+		t.Fatalf("the job waits for %q, want a card of %s", got, nodes[first].Name)
+	}
+	now.Advance(30 * time.Second)
+	eventually(t, "the other node's card is tried", func() bool {
+		return strings.Contains(reason(), opening(second)) && strings.Contains(reason(), deaf(first))
+	})
+	now.Advance(30 * time.Second)
+	eventually(t, "both nodes are named", func() bool {
+		got := reason()
+		return !strings.Contains(got, "opening") && strings.Contains(got, nodes[first].Name+", "+nodes[second].Name+" do not fetch intents")
+	})
+	s.items("/api/v1/intents?card=" + nodes[first].Cards[0].UUID)
+	eventually(t, "the first node counts again", func() bool {
+		return strings.Contains(reason(), opening(first)) && !strings.Contains(reason(), "intents")
+	})
 }

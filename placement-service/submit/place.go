@@ -264,7 +264,10 @@ func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Reque
 			s.freeOwn(&snapshot, key)
 		}
 		s.switches.hold(&snapshot, key)
-		d := s.Engine().Decide(snapshot, r)
+		d, err := s.decideAround(ctx, snapshot, r)
+		if err != nil {
+			return d, err
+		}
 		s.metrics.decision.Observe(s.Clock.Now().Sub(began).Seconds())
 		if d.Placed || !cached {
 			return d, nil

@@ -57,6 +57,8 @@ type Config struct {
 	Expect func(job watch.JobKey, evalID string)
 	// Wake is told that the queue has something to do.
 	Wake func()
+	// WakeAt is told when the queue will have something to do although nothing happens until then.
+	WakeAt func(time.Time)
 }
 
 // Submitter is safe for concurrent use.

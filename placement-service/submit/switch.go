@@ -19,8 +19,11 @@ import (
 // empty, and the switch is asked for again later.
 type switchBook struct {
 	mu      sync.Mutex
-	changed chan struct{}   // closed when an intent was stated
-	held    map[string]hold // card UUID
+	changed chan struct{}        // closed when an intent was stated
+	held    map[string]hold      // card UUID
+	wanted  map[string]wanted    // by card UUID, the intents that wait to be claimed
+	fetched map[string]time.Time // by card UUID, when a device plugin last asked for its intents
+	deaf    map[string]deafNode  // by node id
 }
 
 type hold struct {
@@ -30,7 +33,9 @@ type hold struct {
 }
 
 func newSwitchBook() *switchBook {
-	return &switchBook{changed: make(chan struct{}), held: map[string]hold{}}
+	return &switchBook{
+		changed: make(chan struct{}), held: map[string]hold{}, wanted: map[string]wanted{}, fetched: map[string]time.Time{}, deaf: map[string]deafNode{},
+	}
 }
 
 // hold makes cards that are being switched for other jobs look taken, and forgets those that have their new form.
@@ -95,7 +100,7 @@ func (s *Submitter) want(ctx context.Context, key watch.JobKey, switches []engin
 		if !s.switches.take(sw.CardUUID, sw.To, key, s.Clock.Now(), switchPause) {
 			continue
 		}
-		_, err := s.Store.PutIntent(ctx, store.Intent{NodeID: sw.NodeID, CardUUID: sw.CardUUID, Form: string(sw.To)})
+		stated, err := s.Store.PutIntent(ctx, store.Intent{NodeID: sw.NodeID, CardUUID: sw.CardUUID, Form: string(sw.To)})
 		if errors.Is(err, store.ErrConflict) {
 			continue // wanted in another form by another job; that one goes first
 		}
@@ -103,6 +108,9 @@ func (s *Submitter) want(ctx context.Context, key watch.JobKey, switches []engin
 			return databaseError(err)
 		}
 		s.switches.notify()
+		if s.WakeAt != nil {
+			s.WakeAt(s.switches.seen(stated, s.Clock.Now()).Add(deafAfter))
+		}
 		s.log.Info("form switch wanted", "node_id", sw.NodeID, "card", sw.CardUUID, "form", sw.To, "job_id", key.ID)
 	}
 	return nil
