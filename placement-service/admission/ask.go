@@ -22,16 +22,12 @@ var fields = []struct{ name, example string }{
 	{"model", `model = ["A100*"]`},
 }
 
-// readAsk reads the accelerator block: an object, or the list of one object that a block in HCL becomes. It is nil
-// when something is wrong.
+// readAsk reads the accelerator block. It is nil when something is wrong.
 func (r *reader) readAsk(path string, block any) *accel.Ask {
 	before := len(r.problems)
-	if l, ok := block.([]any); ok {
-		if len(l) != 1 {
-			r.bad(path, "a task has one accelerator block, not %d: ask for several cards with count", len(l))
-			return nil
-		}
-		block = l[0]
+	if l, ok := block.([]any); ok && len(l) != 1 {
+		r.bad(path, "a task has one accelerator block, not %d: ask for several cards with count", len(l))
+		return nil
 	}
 	m, ok := block.(map[string]any)
 	if !ok {

@@ -164,6 +164,9 @@ func (r *reader) readTask(path string, t map[string]any) (task engine.TaskAsk, c
 				"device %q stands beside an accelerator block, and one task takes cards in one way: leave out one of the two", name)
 		}
 	}
+	if l, ok := block.([]any); ok && len(l) == 1 { // as a block in HCL becomes
+		block, at = l[0], at+"[0]"
+	}
 	r.paths[place{r.group, r.task}] = at
 	task.Ask = r.readAsk(at, block)
 	r.limitToImages(path+".Config", config, task.Ask)

@@ -51,7 +51,8 @@ func TestRead_Asks(t *testing.T) {
 
 func TestRead_Problems(t *testing.T) {
 	t.Parallel()
-	const at = "TaskGroups[0].Tasks[0].Config.accelerator"
+	const block = "TaskGroups[0].Tasks[0].Config.accelerator"
+	const at = block + "[0]"
 	cases := map[string]struct {
 		job      string
 		wantPath string
@@ -71,8 +72,10 @@ func TestRead_Problems(t *testing.T) {
 		"model that is no text":       {jobWith(`[{"model":[1]}]`), at + ".model[0]", `write model = ["A100*"]`},
 		"unknown qos":                 {jobWith(`[{"qos":"platinum"}]`), at + ".qos", "gold, silver or bronze"},
 		"unknown key":                 {jobWith(`[{"gpus":1}]`), at + ".gpus", "it has count, memory"},
-		"two blocks":                  {jobWith(`[{},{}]`), at, "with count"},
-		"not a block":                 {jobWith(`"20GiB"`), at, "is not a block"},
+		"two blocks":                  {jobWith(`[{},{}]`), block, "with count"},
+		"not a block":                 {jobWith(`"20GiB"`), block, "is not a block"},
+		"a list in a list":            {jobWith(`[[{}]]`), at, "is not a block"},
+		"as JSON writes it":           {jobWith(`{"memory":"20"}`), block + ".memory", `write "20GiB" or "20MiB"`},
 		"image of an unknown brand": {
 			strings.Replace(jobWith(`[{}]`), `{"acc`, `{"images":{"nvidea":"x"},"acc`, 1), "TaskGroups[0].Tasks[0].Config.images.nvidea", "unknown brand",
 		},
@@ -81,7 +84,7 @@ func TestRead_Problems(t *testing.T) {
 			"TaskGroups[0].Tasks[0].Config.images", `add amd = "…"`,
 		},
 		"another driver": {
-			strings.Replace(jobWith(`[{}]`), `"heteroflow"`, `"docker"`, 1), at, `write driver = "heteroflow", or a device block`,
+			strings.Replace(jobWith(`[{}]`), `"heteroflow"`, `"docker"`, 1), block, `write driver = "heteroflow", or a device block`,
 		},
 		"beside a device block": {
 			strings.Replace(jobWith(`[{}]`), `"Driver"`, `"Resources":{"Devices":[{"Name":"nvidia/gpu"}]},"Driver"`, 1),
@@ -106,18 +109,44 @@ func TestRead_Problems(t *testing.T) {
 	}
 }
 
+// A person is told the place once, by names; a program by a pointer into what it sent.
 func TestProblem_InWords(t *testing.T) {
 	t.Parallel()
-	_, problems := Read(parse(t, jobWith(`[{"memory":"20"}]`)))
-	want := `group "serve", task "vllm", TaskGroups[0].Tasks[0].Config.accelerator.memory: memory "20" has no unit: write "20GiB" or "20MiB"`
-	if problems.Error() != want {
-		t.Errorf("got  %s\nwant %s", problems.Error(), want)
+	for name, c := range map[string]struct{ job, wantText, wantPointer string }{
+		"in a block": {
+			jobWith(`[{"memory":"20"}]`), `group "serve", task "vllm", accelerator.memory: memory "20" has no unit: write "20GiB" or "20MiB"`,
+			"/Job/TaskGroups/0/Tasks/0/Config/accelerator/0/memory",
+		},
+		"in an object": {
+			jobWith(`{"compute":"30"}`), `group "serve", task "vllm", accelerator.compute: "30" is not a whole number: write it without quotes, for example compute = 30`,
+			"/Job/TaskGroups/0/Tasks/0/Config/accelerator/compute",
+		},
+		"of a group": {
+			strings.Replace(jobWith(`[{}]`), `"Tasks"`, `"Count":-2,"Tasks"`, 1),
+			`group "serve", Count: -2 is negative: write how many allocations of the group are to run, 0 or more`, "/Job/TaskGroups/0/Count",
+		},
+		"a device block": {
+			strings.Replace(jobWith(`[{}]`), `"Driver"`, `"Resources":{"Devices":[{"Name":"nvidia/gpu"}]},"Driver"`, 1),
+			`group "serve", task "vllm", Resources.Devices[0]: device "nvidia/gpu" stands beside an accelerator block, and one task takes cards in one way: leave out one of the two`,
+			"/Job/TaskGroups/0/Tasks/0/Resources/Devices/0",
+		},
+		"without a name": {`{"ID":"j","TaskGroups":[null]}`, "TaskGroups[0]: is not an object: write a group with a name and tasks", "/Job/TaskGroups/0"},
+		"no job":         {`null`, "there is no job", "/Job"},
+	} {
+		var job Tree
+		if c.job != "null" {
+			job = parse(t, c.job)
+		}
+		_, problems := Read(job)
+		if problems.Error() != c.wantText || problems[0].Pointer() != c.wantPointer {
+			t.Errorf("%s: got %s at %s\nwant %s at %s", name, problems, problems[0].Pointer(), c.wantText, c.wantPointer)
+		}
 	}
 }
 
 func TestCheck_Cluster(t *testing.T) {
 	t.Parallel()
-	const at = "TaskGroups[0].Tasks[0].Config.accelerator"
+	const at = "TaskGroups[0].Tasks[0].Config.accelerator[0]"
 	catalog := engine.CatalogOf(testCluster())
 	cases := map[string]struct{ block, wantPath, wantText string }{
 		"fits":          {`[{"memory":"80GiB"}]`, "", ""},

@@ -27,7 +27,7 @@ func (r Reading) Asks() bool { return len(r.Request.Groups) > 0 }
 
 // Problem is one thing wrong with a job, and where.
 type Problem struct {
-	Path  string `json:"path"`            // TaskGroups[0].Tasks[0].Config.accelerator.memory
+	Path  string `json:"path"`            // TaskGroups[0].Tasks[0].Config.accelerator[0].memory
 	Group string `json:"group,omitempty"` // name of the task group
 	Task  string `json:"task,omitempty"`
 	Text  string `json:"text"` // what is wrong and what to write instead
@@ -72,18 +72,42 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// String says the problem with its place in words: group "serve", task "vllm", Config.accelerator.memory: ….
+// String says the problem with its place as a person wrote it: group "serve", task "vllm", accelerator.memory: ….
 func (p Problem) String() string {
-	var b strings.Builder
+	var where []string
 	if p.Group != "" {
-		b.WriteString("group \"" + p.Group + "\", ")
+		where = append(where, "group \""+p.Group+"\"")
 	}
 	if p.Task != "" {
-		b.WriteString("task \"" + p.Task + "\", ")
+		where = append(where, "task \""+p.Task+"\"")
 	}
-	if p.Path != "" {
-		b.WriteString(p.Path + ": ")
+	if place := p.place(); place != "" {
+		where = append(where, place)
 	}
-	b.WriteString(p.Text)
-	return b.String()
+	if len(where) == 0 {
+		return p.Text
+	}
+	return strings.Join(where, ", ") + ": " + p.Text
+}
+
+// place is the rest of the path after the names of group and task: what they stand for is left out.
+func (p Problem) place() string {
+	place := p.Path
+	for _, step := range []struct{ name, list string }{{p.Group, "TaskGroups"}, {p.Task, "Tasks"}} {
+		first, rest, _ := strings.Cut(place, ".")
+		if step.name == "" || !strings.HasPrefix(first, step.list+"[") {
+			return place
+		}
+		place = rest
+	}
+	if own, ok := strings.CutPrefix(place, "Config."); ok {
+		return strings.Replace(own, "accelerator[0]", "accelerator", 1) // a block is a list of one in JSON
+	}
+	return place
+}
+
+// Pointer is the place as a JSON pointer into the request that brought the job.
+func (p Problem) Pointer() string {
+	path := strings.NewReplacer("~", "~0", "/", "~1", "[", ".", "]", "").Replace(p.Path)
+	return strings.TrimSuffix("/Job/"+strings.ReplaceAll(path, ".", "/"), "/")
 }

@@ -73,23 +73,23 @@ func New(c Config) (*Proxy, error) {
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	who, err := p.Who.Of(r)
 	if err != nil {
-		fail(w, err)
+		fail(w, r, err)
 		return
 	}
 	if !who.Person() {
-		fail(w, httpx.NewProblem(http.StatusForbidden, "wrong_kind", "this kind of key does not open Nomad's API: use an admin or a tenant key"))
+		fail(w, r, httpx.NewProblem(http.StatusForbidden, "wrong_kind", "this kind of key does not open Nomad's API: use an admin or a tenant key"))
 		return
 	}
 	if verb, object := need(r); who.NomadToken == "" && !who.Can(verb, object) {
-		fail(w, httpx.NewProblem(http.StatusForbidden, "forbidden", "role "+who.Role+" may not "+verb+" "+object))
+		fail(w, r, httpx.NewProblem(http.StatusForbidden, "forbidden", "role "+who.Role+" may not "+verb+" "+object))
 		return
 	}
 	if err := checkOrigin(r, who); err != nil {
-		fail(w, err)
+		fail(w, r, err)
 		return
 	}
 	if err := p.checkTenant(r, who); err != nil {
-		fail(w, err)
+		fail(w, r, err)
 		return
 	}
 	if handler := p.admitted(r); handler != nil {
@@ -161,20 +161,30 @@ func (p *Proxy) unreachable(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, "Nomad cannot be reached by the placement service: try again", http.StatusBadGateway)
 }
 
-// fail answers as Nomad does: the text alone, which its clients print.
-func fail(w http.ResponseWriter, err error) {
+// fail answers as Nomad does: the text alone, which its clients print. Who asks for a problem gets one, with the places
+// of the fields that are wrong.
+func fail(w http.ResponseWriter, r *http.Request, err error) {
 	var problem *httpx.Problem
 	if !errors.As(err, &problem) {
 		problem = httpx.NewProblem(http.StatusInternalServerError, "internal", "an internal error, see the server's log")
 	}
 	w.Header().Set("X-HeteroFlow-Code", problem.Code)
+	if strings.Contains(r.Header.Get("Accept"), httpx.ContentTypeProblem) {
+		httpx.WriteProblem(w, problem)
+		return
+	}
 	http.Error(w, strings.TrimSpace(problem.Error()), problem.Status)
 }
 
 func (p *Proxy) failSubmit(w http.ResponseWriter, r *http.Request, err error) {
 	var problem *httpx.Problem
 	if errors.As(err, &problem) {
-		fail(w, err)
+		fail(w, r, err)
+		return
+	}
+	var refused *submit.Refused
+	if errors.As(err, &refused) && submit.StatusOf(err) == http.StatusBadRequest {
+		fail(w, r, refused.Problem())
 		return
 	}
 	status := submit.StatusOf(err)

@@ -343,7 +343,7 @@ func FuzzReadTree(f *testing.F) {
 		w := httptest.NewRecorder()
 		tree, err := readTree(w, r, &api.JobRegisterRequest{})
 		if err != nil {
-			fail(w, err)
+			fail(w, r, err)
 			if w.Code < 400 || w.Code > 499 || strings.TrimSpace(w.Body.String()) == "" {
 				t.Fatalf("answer is %d %q for %v", w.Code, w.Body, err)
 			}

@@ -213,7 +213,7 @@ func problemOf(err error) *httpx.Problem {
 	case errors.As(err, &problem):
 		return problem
 	case errors.As(err, &refused):
-		return httpx.NewProblem(http.StatusBadRequest, refused.Code, refused.Text)
+		return refused.Problem()
 	case errors.As(err, &forbidden):
 		return httpx.NewProblem(http.StatusForbidden, "forbidden", forbidden.Text)
 	case errors.As(err, &unavailable):

@@ -2,11 +2,14 @@ package server_test
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/httpx"
 )
 
 func (s *service) call(method, path string, body any, want int) map[string]any {
@@ -237,4 +240,39 @@ func TestRegister_KeysInAnotherCase(t *testing.T) {
 	}
 	s.runs("x", 1)
 	eventually(t, "the ledger holds 20 units", func() bool { return s.usedUnits() == 20 })
+}
+
+// TestRegister_WhereItIsWrong: people read the place in names, programs that ask for a problem get a pointer.
+func TestRegister_WhereItIsWrong(t *testing.T) {
+	t.Parallel()
+	s, _ := start(t, one())
+	for memory, want := range map[string]string{
+		"20":     `group "g", task "main", accelerator.memory: memory "20" has no unit: write "20GiB" or "20MiB"`,
+		"100GiB": `group "g", task "main", accelerator.memory: `,
+	} {
+		body, err := json.Marshal(map[string]any{"Job": share("x", 1, memory)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		status, header, text := s.do(http.MethodPost, "/v1/jobs", "", string(body))
+		if status != http.StatusBadRequest || !strings.HasPrefix(string(text), want) || strings.Contains(string(text), "TaskGroups") || header.Get("X-HeteroFlow-Code") != "invalid_ask" {
+			t.Errorf("%s: %d %s", memory, status, text)
+		}
+		req, err := http.NewRequest(http.MethodPost, s.addr+"/v1/jobs", strings.NewReader(string(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", "application/problem+json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var problem httpx.Problem
+		if err := errors.Join(json.NewDecoder(resp.Body).Decode(&problem), resp.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if len(problem.Errors) != 1 || problem.Errors[0].Pointer != "/Job/TaskGroups/0/Tasks/0/Config/accelerator/0/memory" {
+			t.Errorf("%s: problem is %+v", memory, problem)
+		}
+	}
 }

@@ -43,7 +43,7 @@ func (s *Submitter) checkFlags(ctx context.Context, sub *submission) error {
 	sub.clean = withCounts(sub.clean, counts)
 	var problems admission.Problems
 	if sub.reading, problems = admission.Read(sub.clean); len(problems) > 0 {
-		return &Refused{Code: "invalid_ask", Text: problems.Error()}
+		return &Refused{Code: "invalid_ask", Text: problems.Error(), Fields: problems}
 	}
 	sub.hash, err = admission.SpecHash(sub.clean)
 	return err

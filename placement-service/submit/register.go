@@ -110,7 +110,7 @@ func (s *Submitter) read(ctx context.Context, caller Caller, key watch.JobKey, e
 		problems = admission.Check(reading, s.World.Catalog())
 	}
 	if len(problems) > 0 {
-		return submission{}, &Refused{Code: "invalid_ask", Text: problems.Error()}
+		return submission{}, &Refused{Code: "invalid_ask", Text: problems.Error(), Fields: problems}
 	}
 	sub := submission{caller: caller, key: key, env: env, clean: admission.Strip(job), reading: reading}
 	var err error

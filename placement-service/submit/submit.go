@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/internal/httpx"
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/admission"
@@ -91,6 +92,17 @@ const reservationLife = 5 * time.Minute
 type Refused struct {
 	Code string
 	Text string
+	// Fields is what the text says, with the places of the job for programs. Empty when it is about none.
+	Fields admission.Problems
+}
+
+// Problem is the refusal as an answer, with a pointer to each field.
+func (e *Refused) Problem() *httpx.Problem {
+	problem := httpx.NewProblem(http.StatusBadRequest, e.Code, e.Text)
+	for _, f := range e.Fields {
+		problem = problem.At(f.Pointer(), f.Text)
+	}
+	return problem
 }
 
 func (e *Refused) Error() string { return e.Text }
