@@ -49,12 +49,71 @@ type JobFilter struct {
 // PutJob stores the job if its Version is still the stored one, or, with Version 0, if there is no such job, and
 // returns it with its new version. ErrConflict otherwise. CreatedAt and QueuedAt are now when zero.
 func (s *Store) PutJob(ctx context.Context, j Job) (Job, error) {
+	j, err := s.preparedJob(j)
+	if err == nil {
+		err = putJob(ctx, s.writer(), &j)
+	}
+	return j.orNone(err)
+}
+
+// PutJobReserving is PutJob and Reserve in one transaction: both or neither. ErrJobChanged tells a conflict about the
+// job from one about its reservation.
+func (s *Store) PutJobReserving(ctx context.Context, j Job, r Reservation) (Job, error) {
+	j, err := s.preparedJob(j)
+	if err == nil {
+		r, err = s.preparedReservation(r)
+	}
+	if err != nil {
+		return Job{}, err
+	}
+	version := j.Version
+	err = s.inTx(ctx, func(q *sqlgen.Queries) error {
+		j.Version = version
+		if err := putJob(ctx, q, &j); err != nil {
+			return err
+		}
+		return reserve(ctx, q, r)
+	})
+	return j.orNone(err)
+}
+
+// PutJobSubmitted is PutJob and MarkSubmitted in one transaction. A reservation that is not in state reserved is no
+// error; its id is empty when there is none.
+func (s *Store) PutJobSubmitted(ctx context.Context, j Job, reservation string) (Job, error) {
+	if reservation == "" {
+		return s.PutJob(ctx, j)
+	}
+	j, err := s.preparedJob(j)
+	if err != nil {
+		return Job{}, err
+	}
+	version := j.Version
+	err = s.inTx(ctx, func(q *sqlgen.Queries) error {
+		j.Version = version
+		if err := putJob(ctx, q, &j); err != nil {
+			return err
+		}
+		_, err := q.SubmitReservation(ctx, reservation)
+		return err
+	})
+	return j.orNone(err)
+}
+
+func (j Job) orNone(err error) (Job, error) {
+	if err != nil {
+		return Job{}, fmt.Errorf("put job %s/%s: %w", j.Namespace, j.ID, err)
+	}
+	return j, nil
+}
+
+// preparedJob checks a job and stamps it.
+func (s *Store) preparedJob(j Job) (Job, error) {
 	if err := checkNames(j.Tenant, j.Namespace, j.ID, j.User, j.EvalID); err != nil {
-		return Job{}, fmt.Errorf("put job: %w", err)
+		return j, err
 	}
 	j.Reason = clean(j.Reason)
 	if !storable(text(j.Spec), text(j.Injection)) {
-		return Job{}, fmt.Errorf("put job %s/%s: a spec with broken UTF-8 is %w", j.Namespace, j.ID, ErrInvalid)
+		return j, fmt.Errorf("a spec with broken UTF-8 is %w", ErrInvalid)
 	}
 	j.UpdatedAt = s.now()
 	if j.CreatedAt.IsZero() {
@@ -63,28 +122,33 @@ func (s *Store) PutJob(ctx context.Context, j Job) (Job, error) {
 	if j.QueuedAt.IsZero() {
 		j.QueuedAt = j.UpdatedAt
 	}
-	n, err := s.putJob(ctx, j)
-	if err != nil {
-		return Job{}, fmt.Errorf("put job %s/%s: %w", j.Namespace, j.ID, err)
-	}
-	if n == 0 {
-		return Job{}, fmt.Errorf("put job %s/%s: %w", j.Namespace, j.ID, ErrConflict)
-	}
-	j.Version++
 	j.CreatedAt, j.QueuedAt = stamp(j.CreatedAt), stamp(j.QueuedAt)
 	return j, nil
 }
 
-func (s *Store) putJob(ctx context.Context, j Job) (int64, error) {
+// putJob writes a prepared job and counts its version up.
+func putJob(ctx context.Context, q *sqlgen.Queries, j *Job) error {
+	n, err := writeJob(ctx, q, *j)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrJobChanged
+	}
+	j.Version++
+	return nil
+}
+
+func writeJob(ctx context.Context, q *sqlgen.Queries, j Job) (int64, error) {
 	if j.Version == 0 {
-		return s.writer().InsertJob(ctx, sqlgen.InsertJobParams{
+		return q.InsertJob(ctx, sqlgen.InsertJobParams{
 			Namespace: j.Namespace, ID: j.ID, Tenant: j.Tenant, UserName: j.User, Spec: text(j.Spec),
 			SpecHash: j.SpecHash, Injection: text(j.Injection), State: j.State, ReasonCode: j.ReasonCode,
 			Reason: j.Reason, Priority: int64(j.Priority), EvalID: j.EvalID, CreatedAt: micros(j.CreatedAt),
 			UpdatedAt: micros(j.UpdatedAt), QueuedAt: micros(j.QueuedAt),
 		})
 	}
-	return s.writer().UpdateJob(ctx, sqlgen.UpdateJobParams{
+	return q.UpdateJob(ctx, sqlgen.UpdateJobParams{
 		Namespace: j.Namespace, ID: j.ID, Tenant: j.Tenant, UserName: j.User, Spec: text(j.Spec),
 		SpecHash: j.SpecHash, Injection: text(j.Injection), State: j.State, ReasonCode: j.ReasonCode,
 		Reason: j.Reason, Priority: int64(j.Priority), EvalID: j.EvalID, CreatedAt: micros(j.CreatedAt),
@@ -141,6 +205,15 @@ func (s *Store) WaitingJobs(ctx context.Context, limit int) ([]Job, error) {
 	rows, err := s.reader().ListWaitingJobs(ctx, int32(limit))
 	if err != nil {
 		return nil, fmt.Errorf("list waiting jobs: %w", err)
+	}
+	return mapRows(rows, jobOf)
+}
+
+// UnsentJobs lists at most limit jobs that have room and are not known to have reached Nomad, oldest first.
+func (s *Store) UnsentJobs(ctx context.Context, limit int) ([]Job, error) {
+	rows, err := s.reader().ListUnsentJobs(ctx, int32(limit))
+	if err != nil {
+		return nil, fmt.Errorf("list unsent jobs: %w", err)
 	}
 	return mapRows(rows, jobOf)
 }

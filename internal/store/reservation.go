@@ -15,34 +15,42 @@ import (
 // the old claims are given back in the same transaction, so only what the new one takes beyond them must fit.
 // State, CreatedAt when zero, and Version are set by the store.
 func (s *Store) Reserve(ctx context.Context, r Reservation) error {
-	if err := r.check(); err != nil {
-		return fmt.Errorf("reserve for job %s/%s: %w", r.Namespace, r.JobID, err)
+	r, err := s.preparedReservation(r)
+	if err == nil {
+		err = s.inTx(ctx, func(q *sqlgen.Queries) error { return reserve(ctx, q, r) })
 	}
-	if r.CreatedAt.IsZero() {
-		r.CreatedAt = s.now()
-	}
-	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
-		change := deltas{}
-		if r.Replaces != "" {
-			old, err := replace(ctx, q, r)
-			if err != nil {
-				return err
-			}
-			change.add(old, -1)
-		}
-		if err := insertReservation(ctx, q, r, Reserved); err != nil {
-			return err
-		}
-		if err := insertClaims(ctx, q, r.ID, r.Claims); err != nil {
-			return err
-		}
-		change.add(r.Claims, 1)
-		return change.take(ctx, q)
-	})
 	if err != nil {
 		return fmt.Errorf("reserve for job %s/%s: %w", r.Namespace, r.JobID, err)
 	}
 	return nil
+}
+
+// preparedReservation checks a reservation and stamps it.
+func (s *Store) preparedReservation(r Reservation) (Reservation, error) {
+	if r.CreatedAt.IsZero() {
+		r.CreatedAt = s.now()
+	}
+	return r, r.check()
+}
+
+// reserve is Reserve inside a transaction.
+func reserve(ctx context.Context, q *sqlgen.Queries, r Reservation) error {
+	change := deltas{}
+	if r.Replaces != "" {
+		old, err := replace(ctx, q, r)
+		if err != nil {
+			return err
+		}
+		change.add(old, -1)
+	}
+	if err := insertReservation(ctx, q, r, Reserved); err != nil {
+		return err
+	}
+	if err := insertClaims(ctx, q, r.ID, r.Claims); err != nil {
+		return err
+	}
+	change.add(r.Claims, 1)
+	return change.take(ctx, q)
 }
 
 func (r Reservation) check() error {

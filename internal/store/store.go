@@ -20,6 +20,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrConflict says that the row was changed or exists already: read it again, then decide again.
 	ErrConflict = errors.New("changed or taken by someone else")
+	// ErrJobChanged is the ErrConflict of a job's row, where another conflict may be meant as well.
+	ErrJobChanged = fmt.Errorf("the job: %w", ErrConflict)
 	// ErrBadCursor says that a page cursor was not made by this list.
 	ErrBadCursor = errors.New("not a cursor of this list")
 	// ErrInvalid says that the caller's values can never be stored; the text says which and why.

@@ -88,6 +88,7 @@ CREATE TABLE jobs (
     PRIMARY KEY (namespace, id)
 );
 CREATE INDEX jobs_waiting ON jobs (priority DESC, queued_at, namespace, id) WHERE state = 'waiting';
+CREATE INDEX jobs_unsent ON jobs (created_at, namespace, id) WHERE state = 'submitting';
 CREATE INDEX jobs_eval ON jobs (eval_id) WHERE eval_id <> '';
 CREATE INDEX jobs_created ON jobs (created_at, namespace, id);
 

@@ -38,5 +38,10 @@ SELECT * FROM jobs WHERE state = 'waiting'
 ORDER BY priority DESC, queued_at, namespace, id
 LIMIT @max_rows;
 
+-- name: ListUnsentJobs :many
+SELECT * FROM jobs WHERE state = 'submitting'
+ORDER BY created_at, namespace, id
+LIMIT @max_rows;
+
 -- name: DeleteJob :execrows
 DELETE FROM jobs WHERE namespace = @namespace AND id = @id;

@@ -234,6 +234,52 @@ func (q *Queries) ListJobs(ctx context.Context, arg ListJobsParams) ([]Job, erro
 	return items, nil
 }
 
+const listUnsentJobs = `-- name: ListUnsentJobs :many
+SELECT namespace, id, tenant, user_name, spec, spec_hash, injection, state, reason_code, reason, priority, eval_id, created_at, updated_at, queued_at, version FROM jobs WHERE state = 'submitting'
+ORDER BY created_at, namespace, id
+LIMIT $1
+`
+
+func (q *Queries) ListUnsentJobs(ctx context.Context, maxRows int32) ([]Job, error) {
+	rows, err := q.db.QueryContext(ctx, listUnsentJobs, maxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Job
+	for rows.Next() {
+		var i Job
+		if err := rows.Scan(
+			&i.Namespace,
+			&i.ID,
+			&i.Tenant,
+			&i.UserName,
+			&i.Spec,
+			&i.SpecHash,
+			&i.Injection,
+			&i.State,
+			&i.ReasonCode,
+			&i.Reason,
+			&i.Priority,
+			&i.EvalID,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+			&i.QueuedAt,
+			&i.Version,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listWaitingJobs = `-- name: ListWaitingJobs :many
 SELECT namespace, id, tenant, user_name, spec, spec_hash, injection, state, reason_code, reason, priority, eval_id, created_at, updated_at, queued_at, version FROM jobs WHERE state = 'waiting'
 ORDER BY priority DESC, queued_at, namespace, id

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ func testJobs(t *testing.T, open Open) {
 	t.Run("one winner", func(t *testing.T) { jobsOneWinner(t, s) })
 	t.Run("lists", func(t *testing.T) { jobsLists(t, open(t)) })
 	t.Run("queue", func(t *testing.T) { jobsQueue(t, open(t)) })
+	t.Run("reserving", func(t *testing.T) { jobsReserving(t, open(t)) })
 }
 
 func jobsOneWinner(t *testing.T, s *store.Store) {
@@ -104,12 +106,65 @@ func jobsQueue(t *testing.T, s *store.Store) {
 	put("a", 50, 0, store.JobWaiting)
 	put("urgent", 90, time.Hour, store.JobWaiting)
 	put("runs", 99, 0, store.JobSubmitted)
-	var ids []string
-	for _, j := range ok2(s.WaitingJobs(ctx, 10))(t) {
+	put("sent-1", 50, 0, store.JobSubmitting)
+	put("sent-2", 90, 0, store.JobSubmitting)
+	same(t, []string{"urgent", "a", "b", "late"}, jobIDs(ok2(s.WaitingJobs(ctx, 10))(t)))
+	same(t, 2, len(ok2(s.WaitingJobs(ctx, 2))(t)))
+	same(t, []string{"sent-1", "sent-2"}, jobIDs(ok2(s.UnsentJobs(ctx, 10))(t)))
+	same(t, 1, len(ok2(s.UnsentJobs(ctx, 1))(t)))
+}
+
+func jobIDs(jobs []store.Job) (ids []string) {
+	for _, j := range jobs {
 		ids = append(ids, j.ID)
 	}
-	same(t, []string{"urgent", "a", "b", "late"}, ids)
-	same(t, 2, len(ok2(s.WaitingJobs(ctx, 2))(t)))
+	return ids
+}
+
+func jobsReserving(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	ok(t, s.PutPools(ctx, "n1", []store.Pool{{NodeID: "n1", Group: "a", Capacity: 4, UnitMiB: 1024}}))
+	unchanged := func(want store.Job) {
+		t.Helper()
+		same(t, want, ok2(s.Job(ctx, "default", "llm"))(t))
+	}
+	j := store.Job{Namespace: "default", ID: "llm", State: store.JobSubmitting}
+
+	var full *store.NoRoomError
+	_, err := s.PutJobReserving(ctx, j, reservation("r1", "llm", claim("n1", "a", 5)))
+	asNoRoom(t, err, &full)
+	_, err = s.Job(ctx, "default", "llm")
+	wantErr(t, err, store.ErrNotFound)
+
+	j = ok2(s.PutJobReserving(ctx, j, reservation("r1", "llm", claim("n1", "a", 3))))(t)
+	same(t, int64(1), j.Version)
+	unchanged(j)
+
+	stale := j
+	stale.Version = 0
+	again := reservation("r2", "llm", claim("n1", "a", 1))
+	again.Replaces = "r1"
+	_, err = s.PutJobReserving(ctx, stale, again)
+	wantErr(t, err, store.ErrJobChanged)
+	wantErr(t, err, store.ErrConflict)
+	_, err = s.PutJobReserving(ctx, j, reservation("r2", "llm", claim("n1", "a", 1)))
+	if !errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrJobChanged) {
+		t.Errorf("got %v, want a conflict of the reservation", err)
+	}
+	unchanged(j)
+	same(t, "r1", ok2(s.ReservationOf(ctx, "default", "llm"))(t).ID)
+
+	j.State = store.JobSubmitted
+	_, err = s.PutJobSubmitted(ctx, stale, "r1")
+	wantErr(t, err, store.ErrJobChanged)
+	same(t, store.Reserved, ok2(s.ReservationOf(ctx, "default", "llm"))(t).State)
+	j = ok2(s.PutJobSubmitted(ctx, j, "r1"))(t)
+	unchanged(j)
+	same(t, store.Submitted, ok2(s.ReservationOf(ctx, "default", "llm"))(t).State)
+	for _, none := range []string{"", "r1", "r9"} {
+		j = ok2(s.PutJobSubmitted(ctx, j, none))(t)
+		unchanged(j)
+	}
 }
 
 func testDecisions(t *testing.T, open Open) {
