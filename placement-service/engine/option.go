@@ -36,23 +36,18 @@ func sameModel(a, b *Pool) bool { return a.Vendor == b.Vendor && a.Model == b.Mo
 // options lists the ways to serve a task on the pools that come into question, best first.
 func (w *work) options(task int) []option {
 	var out []option
-	add := func(o option) {
-		if o.units > 0 && !slices.ContainsFunc(out, func(x option) bool {
-			return x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total &&
-				(x.like == nil || sameModel(x.like, o.like))
-		}) {
-			out = append(out, o)
-		}
-	}
 	ask := w.tasks[task].Ask
 	for _, n := range w.open {
 		for p := w.first[n]; p < w.first[n+1]; p++ {
-			if w.why[task][p] == "" {
-				o := optionOn(ask, w.pool(n, p))
-				if o.blocks > 1 {
-					o.like = w.pool(n, p)
-				}
-				add(o)
+			if w.why[task][p] != "" {
+				continue
+			}
+			o := optionOn(ask, w.pool(n, p))
+			if o.blocks > 1 {
+				o.like = w.pool(n, p)
+			}
+			if o.units > 0 && !known(out, &o) {
+				out = append(out, o)
 			}
 		}
 	}
@@ -64,6 +59,18 @@ func (w *work) options(task int) []option {
 		)
 	})
 	return out
+}
+
+// known reports whether one of the options is this way.
+func known(options []option, o *option) bool {
+	for i := range options {
+		x := &options[i]
+		if x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total &&
+			(x.like == nil || sameModel(x.like, o.like)) {
+			return true
+		}
+	}
+	return false
 }
 
 func compareModels(a, b *Pool) int {

@@ -53,6 +53,9 @@ type Candidate struct {
 
 // AcceptsModel is Task.Ask.AcceptsModel, remembered for the decision.
 func (c *Candidate) AcceptsModel(model string) bool {
+	if len(c.Task.Ask.Models) == 0 {
+		return true
+	}
 	ok, known := c.models[model]
 	if !known {
 		ok = c.Task.Ask.AcceptsModel(model)

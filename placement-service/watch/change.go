@@ -26,10 +26,28 @@ func (w *World) setNode(n *api.Node, now time.Time) bool {
 		at, _ := slices.BinarySearch(w.order, n.ID)
 		w.order = slices.Insert(w.order, at, n.ID)
 	}
+	w.shareTexts(view)
 	w.nodes[n.ID], w.catalog = view, nil
 	w.recount(n.ID)
 	w.touch(now)
 	return true
+}
+
+// shareTexts lets equal models and forms be one text in memory. They are few, and a decision compares them for every
+// pool of the cluster: equal pointers spare it reading the text of each.
+func (w *World) shareTexts(view *nodeView) {
+	for i := range view.engine.Pools {
+		p := &view.engine.Pools[i]
+		p.Model, p.Form = w.shared(p.Model), accel.Form(w.shared(string(p.Form)))
+	}
+}
+
+func (w *World) shared(text string) string {
+	if have, ok := w.texts[text]; ok {
+		return have
+	}
+	w.texts[text] = text
+	return text
 }
 
 func poolsOf(id string, view *nodeView) []store.Pool {

@@ -73,7 +73,8 @@ type World struct {
 	jobs    map[JobKey]map[string]*Alloc // live allocations by job
 	byNode  map[string]map[string]*Alloc // live allocations by node
 	usage   map[string]*nodeUsage
-	catalog *engine.Catalog // nil when a node changed
+	texts   map[string]string // models and forms of pools, by themselves
+	catalog *engine.Catalog   // nil when a node changed
 	asOf    time.Time
 	ready   chan struct{}
 	isReady [2]bool // nodes, allocations
@@ -91,7 +92,8 @@ type nodeUsage struct {
 func NewWorld() *World {
 	return &World{
 		nodes: map[string]*nodeView{}, allocs: map[string]*Alloc{}, jobs: map[JobKey]map[string]*Alloc{},
-		byNode: map[string]map[string]*Alloc{}, usage: map[string]*nodeUsage{}, ready: make(chan struct{}), changed: make(chan struct{}),
+		byNode: map[string]map[string]*Alloc{}, usage: map[string]*nodeUsage{}, texts: map[string]string{},
+		ready: make(chan struct{}), changed: make(chan struct{}),
 	}
 }
 
