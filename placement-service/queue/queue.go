@@ -39,10 +39,10 @@ type Submitter interface {
 	Signature(store.Job) (string, error)
 }
 
-// Jobs is where waiting jobs are kept.
+// Jobs is where jobs are kept.
 type Jobs interface {
 	WaitingJobs(ctx context.Context, limit int) ([]store.Job, error)
-	ListJobs(ctx context.Context, f store.JobFilter, page store.Page) ([]store.Job, string, error)
+	UnsentJobs(ctx context.Context, limit int) ([]store.Job, error)
 }
 
 // Queue is safe for concurrent use.
@@ -52,11 +52,12 @@ type Queue struct {
 	clock  clock.Clock
 	log    hclog.Logger
 
-	wake chan struct{}
+	wake  chan struct{}
+	adopt chan struct{} // adopting is to be done, which is not worth going through everything
 
 	mu      sync.Mutex
 	blocked map[watch.JobKey]time.Time // when to try next
-	adopt   map[watch.JobKey]bool
+	toAdopt map[watch.JobKey]bool
 	adopted map[watch.JobKey]bool // seen already
 	removed map[watch.JobKey]bool
 	due     []time.Time // when to look although nothing happens
@@ -78,7 +79,7 @@ func New(jobs Jobs, submit Submitter, c clock.Clock, log hclog.Logger) *Queue {
 	}
 	return &Queue{
 		jobs: jobs, submit: submit, clock: c, log: log.Named("queue"), wake: make(chan struct{}, 1),
-		blocked: map[watch.JobKey]time.Time{}, adopt: map[watch.JobKey]bool{}, adopted: map[watch.JobKey]bool{},
+		adopt: make(chan struct{}, 1), blocked: map[watch.JobKey]time.Time{}, toAdopt: map[watch.JobKey]bool{}, adopted: map[watch.JobKey]bool{},
 		removed: map[watch.JobKey]bool{}, signature: map[watch.JobKey]signed{},
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "heteroflow_queue_waiting_jobs", Help: "Jobs that waited for room when the queue was last worked."}),
 		round: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -93,9 +94,11 @@ func (q *Queue) Collectors() []prometheus.Collector {
 }
 
 // Wake has the queue worked soon.
-func (q *Queue) Wake() {
+func (q *Queue) Wake() { signal(q.wake) }
+
+func signal(c chan struct{}) {
 	select {
-	case q.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -121,11 +124,11 @@ func (q *Queue) Adopt(job watch.JobKey) {
 	q.mu.Lock()
 	known := q.adopted[job]
 	if !known {
-		q.adopted[job], q.adopt[job] = true, true
+		q.adopted[job], q.toAdopt[job] = true, true
 	}
 	q.mu.Unlock()
 	if !known {
-		q.Wake()
+		signal(q.adopt)
 	}
 }
 
@@ -141,23 +144,28 @@ func (q *Queue) Removed(job watch.JobKey) {
 
 // Run works the queue until the context ends.
 func (q *Queue) Run(ctx context.Context) error {
-	pause, last := Tick, time.Duration(0)
+	last, next := time.Duration(0), q.clock.Now().Add(Tick) // the last pause after trouble, and when to look anyway
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-q.wake:
-		case <-q.clock.After(min(pause, q.untilDue())):
+		case <-q.adopt:
+			if last == 0 && q.workAdopted(ctx) == nil {
+				continue
+			} // else it is tried again with the rest
+		case <-q.clock.After(min(next.Sub(q.clock.Now()), q.untilDue())):
 		}
 		q.forgetDue()
-		pause = Tick
-		if err := q.Work(ctx); err != nil && ctx.Err() == nil {
+		pause := Tick
+		if err := q.Work(ctx); err == nil || ctx.Err() != nil {
+			last = 0
+		} else {
 			last = min(max(2*last, 250*time.Millisecond), 15*time.Second)
 			pause = last
 			q.log.Warn("queue interrupted", "error", err, "retry_in", pause)
-			continue
 		}
-		last = 0
+		next = q.clock.Now().Add(pause)
 	}
 }
 

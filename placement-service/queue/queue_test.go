@@ -20,7 +20,8 @@ type fake struct {
 	room            map[string]bool
 	tried, adopted  []string
 	down            bool
-	broken          string // a job that cannot be read
+	broken          string      // a job that cannot be read
+	done            chan string // told which job was adopted, unless nil
 }
 
 func (f *fake) Retry(_ context.Context, key watch.JobKey) (bool, error) {
@@ -44,6 +45,9 @@ func (f *fake) Adopt(_ context.Context, key watch.JobKey) error {
 		return errors.New("nomad is away")
 	}
 	f.adopted = append(f.adopted, key.ID)
+	if f.done != nil {
+		f.done <- key.ID
+	}
 	return nil
 }
 
@@ -53,9 +57,7 @@ func (f *fake) Signature(j store.Job) (string, error) { return string(j.Spec), n
 
 func (f *fake) WaitingJobs(context.Context, int) ([]store.Job, error) { return f.waiting, nil }
 
-func (f *fake) ListJobs(context.Context, store.JobFilter, store.Page) ([]store.Job, string, error) {
-	return f.unsent, "", nil
-}
+func (f *fake) UnsentJobs(context.Context, int) ([]store.Job, error) { return f.unsent, nil }
 
 func job(id, asks string) store.Job {
 	return store.Job{Namespace: "default", ID: id, Spec: []byte(asks), ReasonCode: "memory", Version: 1}
@@ -139,6 +141,26 @@ func TestRun_WakesAtAMomentThatWasNamed(t *testing.T) {
 	}
 	if wait := q.untilDue(); wait != Tick {
 		t.Errorf("the moment is not forgotten: next look in %v", wait)
+	}
+}
+
+func TestRun_AdoptsWithoutGoingThroughAll(t *testing.T) {
+	t.Parallel()
+	f := &fake{done: make(chan string, 10), unsent: []store.Job{job("unsent", "")}}
+	q := New(f, f, nil, hclog.NewNullLogger())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- q.Run(ctx) }()
+	q.Adopt(watch.JobKey{Namespace: "default", ID: "x"})
+	if got := <-f.done; got != "x" {
+		t.Errorf("adopted %q", got)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if len(f.tried) != 0 {
+		t.Errorf("tried %v, want nothing", f.tried)
 	}
 }
 

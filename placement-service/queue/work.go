@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
 
@@ -19,7 +18,7 @@ func (q *Queue) Work(ctx context.Context) error {
 
 // workUnsent sends the jobs that have room and did not reach Nomad.
 func (q *Queue) workUnsent(ctx context.Context) error {
-	jobs, _, err := q.jobs.ListJobs(ctx, store.JobFilter{State: store.JobSubmitting}, store.Page{Limit: batch})
+	jobs, err := q.jobs.UnsentJobs(ctx, batch)
 	if err != nil {
 		return err
 	}
@@ -104,7 +103,7 @@ func (q *Queue) workBlocked(ctx context.Context) error {
 }
 
 func (q *Queue) workAdopted(ctx context.Context) error {
-	return q.each(ctx, q.adopt, q.submit.Adopt)
+	return q.each(ctx, q.toAdopt, q.submit.Adopt)
 }
 
 func (q *Queue) workRemoved(ctx context.Context) error {
