@@ -28,6 +28,10 @@ type FieldError struct {
 	Detail  string `json:"detail"`
 }
 
+// ErrStopping is the cause with which the context of a request that waits ends when its server stops: what it waits for
+// is not to come, and whoever sent it is still there for an answer.
+var ErrStopping = errors.New("the server stops")
+
 // NewProblem makes a problem with the status's own title.
 func NewProblem(status int, code, detail string) *Problem {
 	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: detail}

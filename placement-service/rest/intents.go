@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -29,6 +30,9 @@ func (s *server) ListIntents(ctx context.Context, r api.ListIntentsRequestObject
 	for {
 		stated := s.Submit.IntentStated()
 		open, err := s.Store.OpenIntents(ctx, r.Params.Card)
+		if errors.Is(context.Cause(ctx), httpx.ErrStopping) {
+			return intentList(nil), nil
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -36,8 +40,7 @@ func (s *server) ListIntents(ctx context.Context, r api.ListIntentsRequestObject
 			return intentList(open), nil
 		}
 		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		case <-ctx.Done(): // the next look finds out why
 		case <-end:
 			return intentList(nil), nil
 		case <-stated:

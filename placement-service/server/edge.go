@@ -24,10 +24,14 @@ type edge struct {
 	log     hclog.Logger
 	handler atomic.Pointer[http.Handler]
 	closed  chan struct{}
+	ending  context.Context // ends when the service begins to stop
+	end     context.CancelFunc
 }
 
 func newEdge(log hclog.Logger) *edge {
-	return &edge{log: log.Named("http"), closed: make(chan struct{})}
+	e := &edge{log: log.Named("http"), closed: make(chan struct{})}
+	e.ending, e.end = context.WithCancel(context.Background())
+	return e
 }
 
 func (e *edge) set(h http.Handler) { e.handler.Store(&h) }
@@ -35,6 +39,12 @@ func (e *edge) set(h http.Handler) { e.handler.Store(&h) }
 // ServeHTTP answers one request.
 func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer e.recover(w, r)
+	if lasts(r) {
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
+		defer context.AfterFunc(e.ending, func() { cancel(httpx.ErrStopping) })()
+		r = r.WithContext(ctx)
+	}
 	if h := e.handler.Load(); h != nil {
 		(*h).ServeHTTP(w, r)
 		return
@@ -50,6 +60,16 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// lasts reports whether a request waits for something to happen, or streams what does. Nobody is to wait for its end.
+func lasts(r *http.Request) bool {
+	if r.Method != http.MethodGet {
+		return false
+	}
+	query := r.URL.Query()
+	return query.Has("wait") || query.Has("index") || query.Get("follow") == "true" ||
+		r.URL.Path == "/v1/event/stream" || r.URL.Path == "/v1/agent/monitor"
+}
+
 func (e *edge) recover(w http.ResponseWriter, r *http.Request) {
 	cause := recover()
 	if cause == nil {
@@ -62,7 +82,7 @@ func (e *edge) recover(w http.ResponseWriter, r *http.Request) {
 	httpx.WriteProblem(w, httpx.NewProblem(http.StatusInternalServerError, "internal", "an internal error, see the server's log"))
 }
 
-// serve answers until the context ends and then lets requests finish for a while.
+// serve answers until the context ends and then lets requests finish for a while, except those that last.
 func (e *edge) serve(ctx context.Context, listener net.Listener) error {
 	defer close(e.closed)
 	srv := &http.Server{
@@ -76,6 +96,7 @@ func (e *edge) serve(ctx context.Context, listener net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
+	e.end()
 	drain, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	if err := srv.Shutdown(drain); err != nil {
