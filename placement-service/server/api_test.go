@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/heteroflow/heteroflow/internal/httpx"
+	"github.com/heteroflow/heteroflow/placement-service/server"
 )
 
 func (s *service) call(method, path string, body any, want int) map[string]any {
@@ -274,5 +275,24 @@ func TestRegister_WhereItIsWrong(t *testing.T) {
 		if len(problem.Errors) != 1 || problem.Errors[0].Pointer != "/Job/TaskGroups/0/Tasks/0/Config/accelerator/0/memory" {
 			t.Errorf("%s: problem is %+v", memory, problem)
 		}
+	}
+}
+
+// TestFirstKey_IsHandedOver: who starts the service may take the first key, once, and then it is not printed.
+func TestFirstKey_IsHandedOver(t *testing.T) {
+	t.Parallel()
+	db := database("sqlite://" + t.TempDir() + "/state.db")
+	var keys []string
+	take := func(c *server.Config) {
+		c.FirstKey = func(plaintext string) error { keys = append(keys, plaintext); return nil }
+	}
+	for range 2 {
+		s := startService(t, "http://127.0.0.1:1", db, take, anonymous(""))
+		if printed := s.stderr.String(); printed != "" || len(keys) != 1 {
+			t.Fatalf("printed %q, handed over %d keys", printed, len(keys))
+		}
+		s.key = keys[0]
+		s.call(http.MethodGet, "/api/v1/keys", nil, http.StatusOK)
+		s.stop()
 	}
 }

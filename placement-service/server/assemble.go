@@ -129,11 +129,14 @@ func checksOf(c Config, nomad *nomadapi.Client, world *watch.World, db *store.St
 	return append(checks, rest.Check{Name: "consul", Ping: consul.Ping}), nil
 }
 
-// firstKey prints the first admin key, once in the life of the database.
+// firstKey hands out the first admin key, once in the life of the database.
 func firstKey(ctx context.Context, c Config, db *store.Store) error {
 	plaintext, created, err := auth.Bootstrap(ctx, db)
 	if err != nil || !created {
 		return err
+	}
+	if c.FirstKey != nil {
+		return c.FirstKey(plaintext)
 	}
 	_, err = fmt.Fprintf(c.Stderr, "The first admin key of this HeteroFlow, shown this once: %s\nKeep it, and use it as HETEROFLOW_TOKEN or NOMAD_TOKEN.\n", plaintext)
 	if err != nil {

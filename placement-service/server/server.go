@@ -29,7 +29,9 @@ type Config struct {
 	ConsulToken string
 	Anonymous   string    // role of requests without credentials; none when empty
 	Stderr      io.Writer // where the first admin key is printed, once; os.Stderr when nil
-	Listener    net.Listener
+	// FirstKey takes the first admin key, once, in the place of Stderr.
+	FirstKey func(plaintext string) error
+	Listener net.Listener
 	// Listening is called with the address once the service answers there.
 	Listening func(addr string)
 	Clock     clock.Clock

@@ -90,7 +90,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	g.serve("placement service", func(ctx context.Context) error {
 		return placement.Run(ctx, placement.Config{
 			DatabaseURL: o.DatabaseURL, NomadAddr: "http://" + listen.engine.Addr().String(), ConsulAddr: o.ConsulAddr, ConsulToken: o.ConsulToken,
-			Anonymous: auth.RoleAdmin, Stderr: o.Stderr, Listener: listen.service, Log: serviceLog,
+			Anonymous: auth.RoleAdmin, FirstKey: o.keepKey, Listener: listen.service, Log: serviceLog,
 		})
 	})
 	serviceURL := "http://" + listen.service.Addr().String()
