@@ -113,9 +113,13 @@ func (q *Queue) WakeAt(at time.Time) {
 // Blocked notes that Nomad could not place all of a job.
 func (q *Queue) Blocked(job watch.JobKey) {
 	q.mu.Lock()
-	defer q.mu.Unlock()
-	if _, known := q.blocked[job]; !known {
+	_, known := q.blocked[job]
+	if !known {
 		q.blocked[job] = q.clock.Now().Add(grace)
+	}
+	q.mu.Unlock()
+	if !known {
+		q.Wake() // it may sleep past the moment when this is due
 	}
 }
 

@@ -18,7 +18,10 @@ import (
 func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, err error) {
 	defer s.lock(key)()
 	row, err := s.find(ctx, key)
-	if err != nil || row.State != store.JobSubmitted || len(row.Injection) == 0 {
+	if err == nil && (row.Version == 0 || row.State == store.JobSubmitted) && len(row.Injection) == 0 {
+		return s.openForms(ctx, key)
+	}
+	if err != nil || row.State != store.JobSubmitted {
 		return true, err
 	}
 	sub, err := s.stored(row)
