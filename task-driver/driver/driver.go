@@ -37,7 +37,7 @@ type Driver struct {
 	mu       sync.Mutex
 	settings settings
 	tasks    map[string]*task
-	starting map[string]bool // ids in Start, which the sweep must not touch
+	starting map[string]chan struct{} // ids in Start, which the sweep must not touch; closed when Start ends
 	runtimes map[string]runtime
 }
 
@@ -56,7 +56,7 @@ func New(o Options) *Driver {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
 		version: o.Version, log: o.Log, launcher: o.Launcher, cgroups: o.Cgroups, done: ctx, cancel: cancel,
-		events: newEvents(), tasks: map[string]*task{}, starting: map[string]bool{},
+		events: newEvents(), tasks: map[string]*task{}, starting: map[string]chan struct{}{},
 	}
 	if d.log == nil {
 		d.log = hclog.NewNullLogger()

@@ -612,3 +612,31 @@ func TestWorkload_UnknownKind(t *testing.T) {
 		}
 	}
 }
+
+// Whoever asked for a start may be gone, and never hear that the task runs: a destroy waits for the start to end.
+func TestDestroy_WaitsForAStart(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	const id = "an/unfinished/start"
+	leases := filepath.Join(r.state, "leases")
+	if !r.claim(id) {
+		t.Fatal("the task is being started already")
+	}
+	destroyed := make(chan error, 1)
+	go func() { destroyed <- r.Destroy(r.ctx, id, true) }()
+	select {
+	case err := <-destroyed:
+		t.Fatalf("destroyed while it was being started: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	if err := grant.WriteLease(leases, grant.Lease{TaskID: id, AllocID: allocID, Cards: []string{"GPU-1"}, Since: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	r.release(id)
+	if err := <-destroyed; err != nil {
+		t.Fatal(err)
+	}
+	if left, err := grant.Leases(leases); err != nil || len(left) != 0 {
+		t.Errorf("left over: %+v, %v", left, err)
+	}
+}

@@ -172,6 +172,9 @@ func (d *Driver) replaceUnlessDestroyed(t *task) (supervisor.Status, error) {
 
 // Destroy forgets a task and removes everything it has on the node. Without force a running task is refused.
 func (d *Driver) Destroy(ctx context.Context, id string, force bool) error {
+	if err := d.started(ctx, id); err != nil { // whoever asked for it may be gone, and never hear that it runs
+		return err
+	}
 	s, all := d.current()
 	t, err := d.get(id)
 	if err != nil {

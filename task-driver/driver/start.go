@@ -116,17 +116,34 @@ func recoverable(err error) error {
 func (d *Driver) claim(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.starting[id] {
+	if d.starting[id] != nil {
 		return false
 	}
-	d.starting[id] = true
+	d.starting[id] = make(chan struct{})
 	return true
 }
 
 func (d *Driver) release(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	close(d.starting[id])
 	delete(d.starting, id)
+}
+
+// started waits until a Start of the task that is under way has ended.
+func (d *Driver) started(ctx context.Context, id string) error {
+	d.mu.Lock()
+	under := d.starting[id]
+	d.mu.Unlock()
+	if under == nil {
+		return nil
+	}
+	select {
+	case <-under:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the start of task %s: %w", id, ctx.Err())
+	}
 }
 
 // adopt makes a started task known and watches it.

@@ -98,5 +98,5 @@ func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 func (d *Driver) known(id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.tasks[id] != nil || d.starting[id]
+	return d.tasks[id] != nil || d.starting[id] != nil
 }

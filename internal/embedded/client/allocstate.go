@@ -24,9 +24,12 @@ type allocState struct {
 // taskState is what survives the engine for one task. The device environment is kept because a task that starts
 // again keeps its devices: they are reserved once in an allocation's life.
 type taskState struct {
-	State     *api.TaskState    `json:"state"`
-	TaskID    string            `json:"task_id,omitempty"`
-	Handle    []byte            `json:"handle,omitempty"` // driverpb.TaskHandle
+	State  *api.TaskState `json:"state"`
+	TaskID string         `json:"task_id,omitempty"`
+	Handle []byte         `json:"handle,omitempty"` // driverpb.TaskHandle
+	// Starting is the id under which the driver was asked to start the task, until its answer is kept. An engine that
+	// comes after cannot know what became of it.
+	Starting  string            `json:"starting,omitempty"`
 	Reserved  bool              `json:"reserved,omitempty"`
 	DeviceEnv map[string]string `json:"device_env,omitempty"`
 	Restart   restartState      `json:"restart"`

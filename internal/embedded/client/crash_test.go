@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -189,6 +190,85 @@ func TestEngineKilled_TaskIsTakenOver(t *testing.T) {
 		if want := fmt.Sprintf("tick %d", i+1); line != want {
 			t.Fatalf("line %d is %q, want %q: the log has a gap", i+1, line, want)
 		}
+	}
+}
+
+// The engine dies when the driver has started the task and before its answer is kept. The next engine starts the task
+// under another id, and the first copy must not stay.
+func TestEngineKilled_WhileATaskIsStarted(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	dir := t.TempDir()
+	pids, answer := filepath.Join(dir, "pids"), filepath.Join(dir, "answer")
+	alloc := newAlloc("echo $$ >> "+pids+"; "+forever, func(_ *api.Allocation, _ *api.TaskGroup, task *api.Task) {
+		task.Env = map[string]string{sample.HoldStart: answer}
+	})
+	started := func() []int {
+		b, err := os.ReadFile(pids)
+		if err != nil {
+			return nil
+		}
+		var out []int
+		for _, line := range strings.Fields(string(b)) {
+			pid, err := strconv.Atoi(line)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, pid)
+		}
+		return out
+	}
+	first := startEngine(t, cfg, alloc)
+	until(t, "the first copy", func() bool { return len(started()) == 1 })
+	first.kill(t)
+	if err := os.WriteFile(answer, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, cfg)
+	r.SetAllocs([]*api.Allocation{alloc})
+	until(t, "the second copy", func() bool { return len(started()) == 2 })
+	r.status(t, "running")
+	until(t, "the end of the first copy", func() bool { return syscall.Kill(started()[0], 0) != nil })
+	if n := len(started()); n != 2 || syscall.Kill(started()[1], 0) != nil {
+		t.Errorf("%d copies were started, the second is to run", n)
+	}
+}
+
+// The engine is ended while a task is being started: it is not left running.
+func TestStopOnExit_WhileATaskIsStarted(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t)
+	dir := t.TempDir()
+	file, answer := filepath.Join(dir, "pid"), filepath.Join(dir, "answer")
+	r := start(t, cfg)
+	r.SetAllocs([]*api.Allocation{newAlloc("echo $$ > "+file+"; "+forever, func(_ *api.Allocation, _ *api.TaskGroup, task *api.Task) {
+		task.Env = map[string]string{sample.HoldStart: answer}
+	})})
+	var pid int
+	until(t, "the task", func() bool {
+		b, err := os.ReadFile(file)
+		if err == nil {
+			pid, err = strconv.Atoi(strings.TrimSpace(string(b)))
+		}
+		return err == nil
+	})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r.stop()
+	}()
+	// The runner goes as its context ends, before the driver answers.
+	ar, err := r.runner(allocID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-ar.done.ch
+	if err := os.WriteFile(answer, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if syscall.Kill(pid, 0) == nil {
+		t.Errorf("the task, process %d, still runs", pid)
 	}
 }
 

@@ -164,6 +164,9 @@ func (c *Client) stopTasks() {
 					}
 					t.destroy(ctx)
 				}
+				if t.snapshot().Starting != "" { // the end came while it was being started
+					t.dropStarting(ctx)
+				}
 				if t.logs != nil {
 					t.logs.stop()
 				}

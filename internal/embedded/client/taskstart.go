@@ -22,6 +22,9 @@ const reserveTimeout = time.Minute
 func (t *taskRunner) recover(ctx context.Context) bool {
 	st := t.snapshot()
 	if len(st.Handle) == 0 {
+		if st.Starting != "" && t.dropStarting(ctx) {
+			t.update(func(s *taskState) { s.Starting = "" })
+		}
 		return false
 	}
 	h := &driverpb.TaskHandle{}
@@ -56,6 +59,20 @@ func (t *taskRunner) recover(ctx context.Context) bool {
 	return false
 }
 
+// dropStarting has the driver remove what a start may have left whose answer was lost: the task is started again under
+// another id, and nobody else would ever end this one.
+func (t *taskRunner) dropStarting(ctx context.Context) bool {
+	id := t.snapshot().Starting
+	inst, err := t.driver.instance(ctx, nil)
+	if err == nil {
+		_, err = inst.DestroyTask(ctx, &driverpb.DestroyTaskRequest{TaskId: id, Force: true})
+	}
+	if err != nil {
+		t.log.Warn("what an unfinished start left is not removed", "task_id", id, "error", err)
+	}
+	return err == nil
+}
+
 // setupError is one that no restart helps against.
 type setupError struct{ err error }
 
@@ -76,6 +93,7 @@ func (t *taskRunner) start(ctx context.Context) error {
 	if err != nil {
 		return &setupError{err}
 	}
+	t.update(func(s *taskState) { s.Starting = cfg.GetId() }) // kept before the driver hears of it
 	for {
 		resp, err := inst.StartTask(ctx, &driverpb.StartTaskRequest{Task: cfg})
 		if err == nil {
@@ -101,7 +119,7 @@ func (t *taskRunner) started(h *driverpb.TaskHandle, cfg *driverpb.TaskConfig, i
 	}
 	t.setHandle(h, inst)
 	t.update(func(s *taskState) {
-		s.Handle, s.TaskID = b, cfg.GetId()
+		s.Handle, s.TaskID, s.Starting = b, cfg.GetId(), ""
 		s.State.State, s.State.StartedAt = taskRunning, time.Now().UTC()
 	}, newEvent(api.TaskStarted, "Task started by client"))
 	t.alloc.taskStarted(t)
@@ -115,7 +133,11 @@ func (t *taskRunner) startFailed(ctx context.Context, err error) bool {
 		t.end(true, eventSetupFailure(err), eventNotRestarting("Error was unrecoverable"))
 		return false
 	}
-	t.event(eventDriverFailure(err))
+	t.update(func(s *taskState) {
+		if !pluginGone(err) {
+			s.Starting = "" // the driver says itself that nothing runs
+		}
+	}, eventDriverFailure(err))
 	if !nomadplugin.IsRecoverable(err) {
 		t.end(true, eventNotRestarting("Error was unrecoverable"))
 		return false

@@ -109,6 +109,10 @@ func (d *Driver) Fingerprint(ctx context.Context, send func(*driverpb.Fingerprin
 	return nil
 }
 
+// HoldStart names a variable of a task's environment. The task runs, but its start is not answered until the file
+// exists that the variable names.
+const HoldStart = "SAMPLE_HOLD_START"
+
 // Start launches a supervisor that runs the command.
 func (d *Driver) Start(_ context.Context, cfg *driverpb.TaskConfig) (*driverpb.TaskHandle, *driverpb.NetworkOverride, error) {
 	var tc taskConfig
@@ -151,6 +155,11 @@ func (d *Driver) Start(_ context.Context, cfg *driverpb.TaskConfig) (*driverpb.T
 		return nil, nil, err
 	}
 	d.tasks[cfg.Id] = t
+	for until := time.Now().Add(time.Minute); cfg.Env[HoldStart] != "" && time.Now().Before(until); time.Sleep(pollEvery) {
+		if _, err := os.Stat(cfg.Env[HoldStart]); err == nil {
+			break
+		}
+	}
 	return &driverpb.TaskHandle{Version: 1, Config: cfg, State: driverpb.TaskState_RUNNING, DriverState: state}, nil, nil
 }
 
