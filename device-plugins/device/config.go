@@ -24,6 +24,7 @@ type Config struct {
 	SliceMemory       string            `codec:"slice_memory"`
 	FingerprintPeriod string            `codec:"fingerprint_period"`
 	BadSamples        int               `codec:"bad_samples"`
+	RecoveryHold      string            `codec:"recovery_hold"`
 	IgnoredGPUIDs     []string          `codec:"ignored_gpu_ids"`
 	SimConfig         string            `codec:"sim_config"`
 	NvidiaSMI         string            `codec:"nvidia_smi"`
@@ -36,7 +37,7 @@ type Config struct {
 // DefaultConfig is the config of an empty block.
 func DefaultConfig() Config {
 	return Config{
-		Enabled: true, SliceMemory: "1GiB", FingerprintPeriod: "5s", BadSamples: 3, NvidiaSMI: "nvidia-smi", Root: "/",
+		Enabled: true, SliceMemory: "1GiB", FingerprintPeriod: "5s", BadSamples: 3, RecoveryHold: "10s", NvidiaSMI: "nvidia-smi", Root: "/",
 		StateDir: "/var/lib/heteroflow",
 	}
 }
@@ -53,6 +54,7 @@ func configSchema() *hclspec.Spec {
 		"slice_memory":       nomadplugin.OptString("slice_memory", d.SliceMemory),
 		"fingerprint_period": nomadplugin.OptString("fingerprint_period", d.FingerprintPeriod),
 		"bad_samples":        nomadplugin.OptNumber("bad_samples", int64(d.BadSamples)),
+		"recovery_hold":      nomadplugin.OptString("recovery_hold", d.RecoveryHold),
 		"ignored_gpu_ids":    list("ignored_gpu_ids"),
 		"sim_config":         nomadplugin.OptString("sim_config", ""),
 		"nvidia_smi":         nomadplugin.OptString("nvidia_smi", d.NvidiaSMI),
@@ -68,6 +70,7 @@ type settings struct {
 	Config
 	sliceMiB uint64
 	period   time.Duration
+	hold     time.Duration
 	rules    []formRule
 }
 
@@ -84,6 +87,9 @@ func (c Config) check() (settings, error) {
 	}
 	if s.period, err = time.ParseDuration(c.FingerprintPeriod); err != nil || s.period <= 0 {
 		bad(`fingerprint_period: %q is not a time: write for example "5s"`, c.FingerprintPeriod)
+	}
+	if s.hold, err = time.ParseDuration(c.RecoveryHold); err != nil || s.hold < 0 {
+		bad(`recovery_hold: %q is not a time: write for example "10s"`, c.RecoveryHold)
 	}
 	if c.BadSamples < 1 {
 		bad("bad_samples: %d is too few: write 1 or more", c.BadSamples)

@@ -40,6 +40,7 @@ type Plugin struct {
 	set     settings
 	sources []*source
 	forms   *formBook
+	history *history
 	changed chan struct{} // closed and replaced at every change
 
 	watchMu  sync.Mutex
@@ -87,12 +88,12 @@ func (p *Plugin) Use(cfg Config) error {
 	var sources []*source
 	for _, d := range detectors {
 		if set.wants(d.Vendor()) {
-			sources = append(sources, newSource(d, cfg.BadSamples))
+			sources = append(sources, newSource(d, set, func() time.Time { return p.now() }))
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.set, p.sources, p.forms = set, sources, nil
+	p.set, p.sources, p.forms, p.history = set, sources, nil, nil
 	return nil
 }
 
@@ -115,7 +116,7 @@ func (p *Plugin) ready() error {
 	if err != nil { // offering every card whole is better than offering none
 		p.log.Error("chosen forms are lost, cards without a rule are offered whole", "error", err)
 	}
-	p.forms = book
+	p.forms, p.history = book, openHistory(p.set.StateDir, p.log)
 	return nil
 }
 

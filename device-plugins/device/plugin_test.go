@@ -82,7 +82,7 @@ func start(t *testing.T, change func(*Config), benches ...*bench) *Plugin {
 	}, hclog.NewNullLogger())
 	p.limit, p.retry = 300*time.Millisecond, 5*time.Millisecond
 	cfg := DefaultConfig()
-	cfg.FingerprintPeriod, cfg.BadSamples, cfg.StateDir = "5ms", 2, t.TempDir()
+	cfg.FingerprintPeriod, cfg.BadSamples, cfg.RecoveryHold, cfg.StateDir = "5ms", 2, "0s", t.TempDir()
 	if change != nil {
 		change(&cfg)
 	}

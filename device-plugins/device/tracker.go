@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -13,26 +14,55 @@ var placePrefixes = []string{"PCI-", "INDEX-"}
 
 const reasonMissing = "the card is no longer reported"
 
-// A tracker remembers the cards of one source over all its readings: the last good facts of each, and how often in a
-// row it was bad. A card is never dropped because it misbehaves, only when another takes its place.
+// A tracker remembers the cards of one source over all its readings: the last good facts of each, and whether it is
+// sick. A card becomes sick by enough bad readings in a row, or at once by a fault, and well again when its readings
+// were good for a while. It is never dropped because it misbehaves, only when another takes its place.
 type tracker struct {
 	known map[string]*tracked
-	limit int // bad readings in a row that make a card unhealthy
+	limit int              // bad readings in a row that make a card sick
+	hold  time.Duration    // how long the readings of a sick card must be good before it is offered again
+	now   func() time.Time // asked for every judgement
 }
 
 type tracked struct {
 	card accel.Card
-	bad  int
+	bad  int // bad readings in a row
 	why  string
+	sick bool
+	good time.Time // first good reading after the last bad one, while sick
 }
 
-func newTracker(limit int) *tracker { return &tracker{known: map[string]*tracked{}, limit: limit} }
+// newTracker makes a tracker that holds back no card; hold and now may be set before its first use.
+func newTracker(limit int) *tracker {
+	return &tracker{known: map[string]*tracked{}, limit: limit, now: time.Now}
+}
 
 // fail notes a reading that could not be made.
 func (t *tracker) fail(err error) {
 	for _, e := range t.known {
-		e.worse(err.Error())
+		t.worse(e, err.Error())
 	}
+}
+
+// condemn notes a fault that needs no second reading. It tells whether the card is known.
+func (t *tracker) condemn(uuid, why string) bool {
+	e := t.known[uuid]
+	if e == nil {
+		return false
+	}
+	e.bad = max(e.bad, t.limit-1)
+	t.worse(e, why)
+	return true
+}
+
+// unsettled tells whether the next reading of some card may change its health: it is worth reading again sooner.
+func (t *tracker) unsettled() bool {
+	for _, e := range t.known {
+		if e.bad > 0 && !e.sick || e.sick && e.bad == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // observe notes a reading.
@@ -58,7 +88,7 @@ func (t *tracker) observe(listed []accel.Card) {
 			delete(t.known, uuid)
 			continue
 		}
-		e.worse(reasonMissing)
+		t.worse(e, reasonMissing)
 	}
 }
 
@@ -66,7 +96,7 @@ func (t *tracker) observe(listed []accel.Card) {
 // their place says nothing of them.
 func (t *tracker) take(c accel.Card, named map[string]bool) []string {
 	if e := t.known[c.UUID]; e != nil {
-		e.update(c)
+		t.update(e, c)
 		return []string{c.UUID}
 	}
 	if placeOnly(c) || !c.Health.OK {
@@ -74,14 +104,14 @@ func (t *tracker) take(c accel.Card, named map[string]bool) []string {
 		heirs := slices.DeleteFunc(t.at(c), func(uuid string) bool { return named[uuid] })
 		if len(heirs) > 0 {
 			for _, uuid := range heirs {
-				t.known[uuid].judge(c.Health)
+				t.judge(t.known[uuid], c.Health)
 			}
 			return heirs
 		}
 	}
 	e := &tracked{card: c}
 	if !c.Health.OK { // never seen good: there is nothing to be patient for
-		e.bad, e.why = t.limit, c.Health.Reason
+		e.bad, e.why, e.sick = t.limit, c.Health.Reason, true
 	}
 	t.known[c.UUID] = e
 	return []string{c.UUID}
@@ -115,23 +145,30 @@ func replaced(gone accel.Card, listed []accel.Card, before map[string]bool) bool
 	})
 }
 
-func (e *tracked) worse(why string) {
+func (t *tracker) worse(e *tracked, why string) {
 	e.bad++
 	e.why = why
+	e.sick = e.sick || e.bad >= t.limit
 }
 
-func (e *tracked) judge(h accel.Health) {
-	if h.OK {
-		e.bad, e.why = 0, ""
+func (t *tracker) judge(e *tracked, h accel.Health) {
+	if !h.OK {
+		t.worse(e, h.Reason)
 		return
 	}
-	e.worse(h.Reason)
+	if e.sick && e.bad > 0 {
+		e.good = t.now()
+	}
+	e.bad = 0
+	if !e.sick || t.now().Sub(e.good) >= t.hold {
+		e.sick, e.why = false, ""
+	}
 }
 
 // update takes over what a reading knows. The facts of a card are pinned once known, because a fingerprint must not
 // change while the card lives; a good reading may correct those that can really change.
-func (e *tracked) update(c accel.Card) {
-	e.judge(c.Health)
+func (t *tracker) update(e *tracked, c accel.Card) {
+	t.judge(e, c.Health)
 	k := &e.card
 	if k.Model == "unknown" || strings.HasSuffix(k.RawName, "...") && c.Model != "unknown" {
 		k.Model, k.RawName = c.Model, c.RawName
@@ -170,7 +207,7 @@ func (t *tracker) cards() []accel.Card {
 	for _, e := range t.known {
 		c := e.card
 		c.Health = accel.Health{OK: true}
-		if e.bad >= t.limit {
+		if e.sick {
 			c.Health = accel.Health{Reason: e.why}
 		}
 		cards = append(cards, c)

@@ -22,8 +22,10 @@ type source struct {
 	detecting, sampling, listing atomic.Bool
 }
 
-func newSource(d Detector, limit int) *source {
-	return &source{Detector: d, tracker: newTracker(limit)}
+func newSource(d Detector, set settings, now func() time.Time) *source {
+	t := newTracker(set.BadSamples)
+	t.hold, t.now = set.hold, now
+	return &source{Detector: d, tracker: t}
 }
 
 var errStillBusy = errors.New("an earlier call has not returned yet")
@@ -93,8 +95,20 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 		s.trouble = ""
 		s.tracker.observe(valid(cards))
 	}
+	p.history.follow(s.tracker.cards(), p.now())
 	s.reported = true
 	p.notify()
+}
+
+// pause is the time to the next reading of a source. Cards about to change their health are looked at twice as often,
+// so that neither a dead card nor a repaired one has to wait.
+func (p *Plugin) pause(s *source) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.tracker.unsettled() {
+		return p.set.period / 2
+	}
+	return p.set.period
 }
 
 // valid leaves out cards without an identity or a model: Nomad would refuse the whole list for one of them.
@@ -136,7 +150,7 @@ func (p *Plugin) startWatch() (end func()) {
 		loops.Go(func() {
 			for {
 				p.observe(ctx, s)
-				if !clock.Sleep(ctx, clock.System(), set.period) {
+				if !clock.Sleep(ctx, clock.System(), p.pause(s)) {
 					return
 				}
 			}

@@ -39,6 +39,7 @@ Each line is ok, warn or fail. Parts that are named by NOMAD_ADDR, CONSUL_HTTP_A
 this machine; without them, what the placement service says counts. The exit code is 2 when something failed.`
 	conn, out := c.withConnection(), c.withOutput()
 	bin := c.flags.String("bin-dir", "", "`folder` of heteroflow-device (default: beside this program)")
+	state := c.flags.String("state-dir", "/var/lib/heteroflow", "`folder` of the device plugin's state, with the history of the cards")
 	c.run = func(ctx context.Context, _ []string) error {
 		if *bin == "" {
 			own, err := os.Executable()
@@ -54,6 +55,7 @@ this machine; without them, what the placement service says counts. The exit cod
 			func(ctx context.Context) []finding { return c.checkNomad(ctx, conn) },
 			c.checkConsul, c.checkDatabase, checkDocker,
 			func(ctx context.Context) []finding { return checkCards(ctx, filepath.Join(*bin, "heteroflow-device")) },
+			func(context.Context) []finding { return checkHistory(*state) },
 		})
 		if err := c.print(out, findings, nil, func() error { return c.printf("%s", findingText(findings)) }); err != nil {
 			return err
