@@ -15,6 +15,9 @@ const (
 	AttrForm       = "form"           // whole, shared, mig or partition
 	AttrPolicy     = "form_policy"    // auto when the form may be switched by intent, fixed otherwise
 	AttrModes      = "modes"          // probed sharing modes, comma separated
+	AttrLinks      = "links"          // how the card is connected to its neighbours, see FormatLinks; never of a partition
+	AttrNIC        = "nic"            // nearest RDMA device
+	AttrNICLink    = "nic_link"       // how the card is connected to it, see Link
 	AttrState      = "state"          // ok or bad; mirrors health, so that Nomad's computed class changes with it
 )
 

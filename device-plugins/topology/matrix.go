@@ -1,0 +1,205 @@
+package topology
+
+import (
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// ErrNoMatrix says that a text holds no matrix of links.
+var ErrNoMatrix = errors.New("there is no matrix of links in what the tool printed")
+
+// maxColumns bounds a matrix. The largest real one has 54 columns.
+const maxColumns = 512
+
+var (
+	escapes   = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
+	cardLabel = regexp.MustCompile(`^(GPU|NPU|MLU|DCU|HCU|XPU)\d+$`)
+	pciLabel  = regexp.MustCompile(`^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$`)
+	nicLabel  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*(_[a-z0-9]+)*_?\d+[a-z0-9]*$`)
+	nicIndex  = regexp.MustCompile(`^NIC\d+$`)
+	nicLegend = regexp.MustCompile(`(?m)^[ \t]*(NIC\d+):[ \t]+(\S+)[ \t\r]*$`)
+	cpuList   = regexp.MustCompile(`^\d+(-\d+)?(,\d+(-\d+)?)*$`)
+)
+
+// titles are the columns that follow the links, in this order; older tools print fewer of them.
+var titles = []string{"CPU Affinity", "NUMA Affinity", "GPU NUMA ID"}
+
+// toolWords are the words of a matrix that are not our own in lower case. Sources: the legend that nvidia-smi prints,
+// also that of old versions (SOC); the constants of aclrtGetDevicesTopo; the link types of rocm-smi and amd-smi.
+var toolWords = map[string]accel.LinkKind{"SOC": accel.LinkSystem, "HCCS_SW": accel.LinkHCCSSwitch}
+
+// ParseMatrix reads the matrix that `nvidia-smi topo -m` prints, and tools of the same form. Columns are found by their
+// labels, never by offset; colours, legends and text around the matrix are passed over; a row that does not show itself
+// in its own column is not believed, nor a link of which the two rows disagree. Cards are named by the tool's label.
+func ParseMatrix(text string) (Graph, error) {
+	text = escapes.ReplaceAllString(text, "")
+	g, ok := matrix(strings.Split(text, "\n"), "X")
+	if !ok {
+		return Graph{}, ErrNoMatrix
+	}
+	for _, found := range nicLegend.FindAllStringSubmatch(text, -1) {
+		if v, known := g.vertices[found[1]]; known && v.Kind == NIC {
+			v.Name = found[2]
+			g.vertices[v.ID] = v
+		}
+	}
+	return g, nil
+}
+
+// matrix reads the first matrix in the lines. The words of self are what a row shows in its own column.
+func matrix(lines []string, self ...string) (Graph, bool) {
+	for i, line := range lines {
+		h, ok := parseHeader(line)
+		if !ok {
+			continue
+		}
+		var rows []row
+		for _, body := range lines[i+1:] {
+			if _, next := parseHeader(body); next {
+				break
+			}
+			if r, ok := h.parseRow(body, self); ok {
+				rows = append(rows, r)
+			}
+		}
+		if len(rows) > 0 {
+			return h.graph(rows), true
+		}
+	}
+	return Graph{}, false
+}
+
+// header is the first line of a matrix.
+type header struct {
+	labels []string
+	titles []string
+}
+
+func parseHeader(line string) (header, bool) {
+	words := strings.Fields(line)
+	var h header
+	for len(words) > 0 && label(words[0]) && len(h.labels) < maxColumns {
+		h.labels, words = append(h.labels, words[0]), words[1:]
+	}
+	rest := strings.Join(words, " ")
+	for _, title := range titles {
+		if after, ok := strings.CutPrefix(rest, title); ok {
+			h.titles, rest = append(h.titles, title), strings.TrimSpace(after)
+		}
+	}
+	return h, rest == "" && slices.ContainsFunc(h.labels, card) && distinct(h.labels)
+}
+
+func card(word string) bool { return cardLabel.MatchString(word) || pciLabel.MatchString(word) }
+
+// label tells whether a word can name a column: it has a number in it, and is no link such as NV18.
+func label(word string) bool {
+	if _, isLink := parseWord(word); isLink {
+		return false
+	}
+	return card(word) || nicLabel.MatchString(word)
+}
+
+func distinct(words []string) bool {
+	seen := map[string]bool{}
+	for _, w := range words {
+		if seen[w] {
+			return false
+		}
+		seen[w] = true
+	}
+	return true
+}
+
+// parseWord reads the link that a cell shows.
+func parseWord(word string) (accel.Link, bool) {
+	if kind, ok := toolWords[word]; ok {
+		return accel.Link{Kind: kind}, true
+	}
+	if word != strings.ToUpper(word) {
+		return accel.Link{}, false
+	}
+	l, err := accel.ParseLink(strings.ToLower(word))
+	return l, err == nil
+}
+
+// row is one line of a matrix.
+type row struct {
+	label string
+	cells []string // one for each label of the header
+	cpus  string
+	numa  *int
+}
+
+func (h header) parseRow(line string, self []string) (row, bool) {
+	words := strings.Fields(line)
+	n := len(h.labels)
+	if len(words) <= n {
+		return row{}, false
+	}
+	own := slices.Index(h.labels, words[0])
+	if own < 0 || !slices.Contains(self, words[own+1]) {
+		return row{}, false
+	}
+	r := row{label: words[0], cells: words[1 : n+1]}
+	facts := h.facts(line, words[n+1:])
+	if cpus := facts[titles[0]]; cpuList.MatchString(cpus) {
+		r.cpus = cpus
+	}
+	r.numa = numaNode(facts[titles[1]])
+	return r, true
+}
+
+// facts reads the cells after the links. Where the tool's tabs are still there they tell which cells are empty; where
+// they are lost, the cells are only believed when there is one for each title.
+func (h header) facts(line string, words []string) map[string]string {
+	if cells := strings.Split(strings.TrimRight(line, "\r\n"), "\t"); len(cells) > len(h.labels)+1 {
+		words = cells[len(h.labels)+1:]
+	} else if len(words) != len(h.titles) {
+		return nil
+	}
+	facts := map[string]string{}
+	for i, title := range h.titles {
+		if i < len(words) {
+			facts[title] = strings.TrimSpace(words[i])
+		}
+	}
+	return facts
+}
+
+// graph makes the graph of the rows.
+func (h header) graph(rows []row) Graph {
+	var g Graph
+	for _, l := range h.labels {
+		v := Vertex{ID: l, Kind: NIC}
+		switch {
+		case card(l):
+			v.Kind = Card
+		case !nicIndex.MatchString(l):
+			v.Name = l
+		}
+		g.AddVertex(v)
+	}
+	disputed := map[[2]string]bool{}
+	for _, r := range rows {
+		g.AddVertex(Vertex{ID: r.label, CPUs: r.cpus, NUMA: r.numa})
+		for i, peer := range h.labels {
+			link, known := parseWord(r.cells[i])
+			if !known || peer == r.label {
+				continue
+			}
+			if have, ok := g.Edge(r.label, peer); ok && have.Link.String() != link.String() {
+				disputed[[2]string{have.A, have.B}] = true
+			}
+			g.AddEdge(Edge{A: r.label, B: peer, Link: link})
+		}
+	}
+	for ends := range disputed {
+		delete(g.edges, ends)
+	}
+	return g
+}
