@@ -108,6 +108,37 @@ func TestSameFileTwice_RestartsNothingAndPlanShowsNoChange(t *testing.T) {
 	}
 }
 
+// TestPlan_HidesGrants: of a grant that changes people see that it does, not the grant.
+func TestPlan_HidesGrants(t *testing.T) {
+	t.Parallel()
+	s, _ := start(t, one())
+	for step, old := range []string{"", "(signed by HeteroFlow)"} {
+		plan, _, err := s.nomad.Jobs().Plan(share("llm", 1, []string{"20GiB", "30GiB"}[step]), true, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, grants := false, 0
+		for _, object := range plan.Diff.TaskGroups[0].Tasks[0].Objects {
+			for _, f := range object.Fields {
+				if object.Name != "Config" || f.Name != "grant" {
+					found = found || f.New == "30GiB" || step == 0
+					continue
+				}
+				if grants++; f.Old != old || f.New != "(signed by HeteroFlow)" {
+					t.Errorf("step %d: grant is %+v", step, f)
+				}
+			}
+		}
+		if !found || grants != 1 {
+			t.Errorf("step %d: the grant or the rest of the difference is gone: %+v", step, plan.Diff.TaskGroups[0].Tasks[0])
+		}
+		if step == 0 {
+			s.register(share("llm", 1, "20GiB"))
+			s.runs("llm", 1)
+		}
+	}
+}
+
 func TestPlan_ReservesNothingAndSaysWhatWouldWait(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t, one())

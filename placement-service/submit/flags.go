@@ -80,16 +80,7 @@ func (s *Submitter) checkIndex(ctx context.Context, sub submission) error {
 	return &Answer{Status: http.StatusInternalServerError, Text: text}
 }
 
-func groupsOf(job Tree) []Tree {
-	list, _ := job["TaskGroups"].([]any)
-	out := make([]Tree, 0, len(list))
-	for _, g := range list {
-		if t, ok := g.(Tree); ok {
-			out = append(out, t)
-		}
-	}
-	return out
-}
+func groupsOf(job Tree) []Tree { return treesOf(job, "TaskGroups") }
 
 // withCounts is the job with the counts of some groups set.
 func withCounts(job Tree, counts map[string]any) Tree {

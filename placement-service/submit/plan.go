@@ -54,6 +54,7 @@ func (s *Submitter) Plan(ctx context.Context, caller Caller, env Tree) (Tree, er
 	if err != nil {
 		return nil, answerOf(err)
 	}
+	hideGrants(answer["Diff"])
 	if found.job == nil {
 		answer["FailedTGAllocs"] = FailedGroups(found.request, refusalOf(found))
 		warnings, _ := answer["Warnings"].(string)
