@@ -23,13 +23,10 @@ type placing struct {
 	reading admission.Reading
 	prev    store.Job
 	older   admission.Injection // of the running decision; no groups when there is none
-	// claim takes the job's row for what was decided, before anything is reserved, so that of two who try the same
-	// job one stops. Nil only decides.
-	claim func(context.Context, placed) error
+	// row is the job's row, which is taken for what was decided together with the room, so that of two who try the
+	// same job one stops. Nil only decides.
+	row *store.Job
 }
-
-// errTaken says that the job's row was changed since it was read.
-var errTaken = errors.New("the job was changed meanwhile")
 
 // placed is what came of it.
 type placed struct {
@@ -40,23 +37,39 @@ type placed struct {
 	reservation string // id; empty when nothing had to be reserved
 }
 
-// claim takes the row for a decision: from here on the job is on its way to Nomad.
-func (s *Submitter) claim(row *store.Job) func(context.Context, placed) error {
-	return func(ctx context.Context, found placed) error {
-		next := *row
-		if err := setInjection(&next, found); err != nil {
-			return err
-		}
-		next.State, next.ReasonCode, next.Reason = store.JobSubmitting, "", ""
-		stored, err := s.put(ctx, next)
-		if errors.Is(err, store.ErrConflict) {
-			return errTaken
-		}
-		if err == nil {
-			*row = stored
-		}
+// onItsWay is the row of a job that is sent to Nomad with what was decided.
+func onItsWay(row store.Job, found placed) (store.Job, error) {
+	err := setInjection(&row, found)
+	row.State, row.ReasonCode, row.Reason = store.JobSubmitting, "", ""
+	return row, err
+}
+
+// take takes the job's row and the room for what was decided: both, or neither.
+func (s *Submitter) take(ctx context.Context, p placing, found *placed, open store.Reservation, claims []store.Claim) error {
+	row, err := onItsWay(*p.row, *found)
+	if err != nil {
 		return err
 	}
+	if len(claims) == 0 {
+		row, err = s.Store.PutJob(ctx, row)
+	} else {
+		found.reservation = store.NewID()
+		err = s.Ledger.Change(open.Claims, claims, func() (err error) {
+			row, err = s.Store.PutJobReserving(ctx, row, store.Reservation{
+				ID: found.reservation, Replaces: open.ID, Tenant: p.tenant, Namespace: p.key.Namespace, JobID: p.key.ID,
+				Claims: claims, ExpiresAt: s.Clock.Now().Add(reservationLife),
+			})
+			return err
+		})
+	}
+	if err != nil {
+		return err
+	}
+	*p.row = row
+	if len(claims) > 0 {
+		s.log.Debug("room reserved", "job_id", p.key.ID, "reservation", found.reservation, "replaces", open.ID, "claims", len(claims), "first", claims[0].Group)
+	}
+	return nil
 }
 
 // repeated reports whether nothing had to be decided.
@@ -65,7 +78,7 @@ func (p placed) repeated() bool { return p.job != nil && p.decision == nil }
 // placeTries is how often a decision is repeated when others took its room meanwhile.
 const placeTries = 8
 
-// place decides, claims the row and reserves. store.ErrConflict says that the row was changed. What does not fit comes
+// place decides, takes the row and reserves. store.ErrConflict says that the row was changed. What does not fit comes
 // back without a job and with the decision that says why.
 func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 	stale := allGroups(p.reading)
@@ -90,7 +103,7 @@ func (s *Submitter) placeGroups(ctx context.Context, p placing, groups []string)
 		result, err := s.placeOnce(ctx, p, groups)
 		var full *store.NoRoomError
 		switch {
-		case errors.Is(err, errTaken):
+		case errors.Is(err, store.ErrJobChanged):
 			return placed{}, store.ErrConflict
 		case errors.As(err, &full), errors.Is(err, store.ErrConflict):
 			s.metrics.conflicts.Inc()
@@ -150,26 +163,11 @@ func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (p
 		return placed{}, fmt.Errorf("write the decision into job %s: no plan for groups %v", p.key.ID, missing)
 	}
 	result := placed{job: job, injection: injection, decision: &decision, request: request}
-	if p.claim == nil {
+	if p.row == nil {
 		return result, nil
 	}
-	if err := p.claim(ctx, result); err != nil {
-		return placed{}, err
-	}
-	if claims := append(kept, confirmed(claimsOf(decision), given)...); len(claims) > 0 {
-		result.reservation = store.NewID()
-		err := s.Ledger.Change(open.Claims, claims, func() error {
-			return s.Store.Reserve(ctx, store.Reservation{
-				ID: result.reservation, Replaces: open.ID, Tenant: p.tenant, Namespace: p.key.Namespace, JobID: p.key.ID,
-				Claims: claims, ExpiresAt: s.Clock.Now().Add(reservationLife),
-			})
-		})
-		if err != nil {
-			return placed{}, err
-		}
-		s.log.Debug("room reserved", "job_id", p.key.ID, "reservation", result.reservation, "replaces", open.ID, "claims", len(claims), "first", claims[0].Group)
-	}
-	return result, nil
+	err = s.take(ctx, p, &result, open, append(kept, confirmed(claimsOf(decision), given)...))
+	return result, err
 }
 
 // ask is the request for the stale groups, the claims that the job keeps whatever is decided, and those that it

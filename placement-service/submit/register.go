@@ -88,7 +88,7 @@ func (s *Submitter) register(ctx context.Context, caller Caller, key watch.JobKe
 	found := placed{job: sub.clean}
 	if sub.reading.Asks() {
 		p := sub.placing(row, older)
-		p.claim = s.claim(&row)
+		p.row = &row
 		if found, err = s.place(ctx, p); err != nil {
 			return Result{}, err
 		}
@@ -186,11 +186,7 @@ func priorityOf(job Tree) int {
 func (s *Submitter) hold(ctx context.Context, sub submission, row store.Job, found placed) (Result, error) {
 	refusal := refusalOf(found)
 	if refusal.Never {
-		err := error(&Refused{Code: string(refusal.Code), Text: refusal.Sentence})
-		if row.Version != sub.prev.Version {
-			err = errors.Join(err, s.restore(ctx, sub.prev, row))
-		}
-		return Result{}, err
+		return Result{}, &Refused{Code: string(refusal.Code), Text: refusal.Sentence}
 	}
 	if err := s.checkIndex(ctx, sub); err != nil {
 		return Result{}, err

@@ -53,11 +53,8 @@ func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, e
 	if !differ(older, found.injection) {
 		return true, nil // Nomad has the right nodes; what it lacks is not ours to give
 	}
-	p.claim = s.claim(&row)
+	p.row = &row
 	if found, err = s.placeGroups(ctx, p, groups); err != nil || found.job == nil {
-		if row.Version != sub.prev.Version {
-			err = errors.Join(err, s.restore(ctx, sub.prev, row))
-		}
 		return false, err
 	}
 	// Only if nobody registered it since.

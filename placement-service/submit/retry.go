@@ -65,9 +65,8 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 	if err != nil {
 		return true, err
 	}
-	was := row
 	p := sub.placing(row, older)
-	p.claim = s.claim(&row)
+	p.row = &row
 	found, err := s.place(ctx, p)
 	if err != nil {
 		return false, err
@@ -81,13 +80,12 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 		return err == nil && !result.Waiting, err
 	}
 	refusal := refusalOf(found)
-	if row.Version != was.Version || was.Reason != refusal.Sentence {
-		row.State, row.Injection = store.JobWaiting, was.Injection
+	if row.Reason != refusal.Sentence {
 		row.ReasonCode, row.Reason = string(refusal.Code), refusal.Sentence
 		if _, err := s.put(ctx, row); err != nil {
 			return false, err
 		}
-		if was.ReasonCode != string(refusal.Code) {
+		if sub.prev.ReasonCode != string(refusal.Code) {
 			s.note(ctx, sub.key, outcomeOf(found), found)
 		}
 	}
@@ -118,7 +116,7 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 			return false, err
 		}
 		p := sub.placing(row, older)
-		p.claim = s.claim(&row)
+		p.row = &row
 		if found, err = s.place(ctx, p); err != nil {
 			return false, err
 		}

@@ -17,12 +17,14 @@ import (
 // registerTimeout is how long Nomad may take for one registration before it counts as away.
 const registerTimeout = 15 * time.Second
 
-// send registers a job whose room is reserved. The row is claimed already when something was decided.
+// send registers a job whose room is reserved. The row is taken already when something was decided.
 func (s *Submitter) send(ctx context.Context, sub submission, row store.Job, found placed) (Result, error) {
 	if found.decision == nil {
-		if err := s.claim(&row)(ctx, found); errors.Is(err, errTaken) {
-			return Result{}, store.ErrConflict
-		} else if err != nil {
+		var err error
+		if row, err = onItsWay(row, found); err == nil {
+			row, err = s.put(ctx, row)
+		}
+		if err != nil {
 			return Result{}, err
 		}
 	}
@@ -57,24 +59,19 @@ func (s *Submitter) sent(ctx context.Context, sub submission, row store.Job, fou
 	if s.Expect != nil && sub.reading.Asks() {
 		s.Expect(sub.key, row.EvalID)
 	}
-	stored, err := s.Store.PutJob(ctx, row)
+	stored, err := s.Store.PutJobSubmitted(ctx, row, found.reservation)
 	if err != nil {
 		s.log.Warn("submitted job not noted, it is found again by its spec", "job_id", row.ID, "error", err)
 	} else {
 		row = stored
 	}
-	s.afterwards.Go(func() { // nobody waits for these
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-		defer cancel()
-		if found.reservation != "" {
-			if _, err := s.Store.MarkSubmitted(ctx, found.reservation); err != nil {
-				s.log.Warn("reservation not marked", "job_id", row.ID, "error", err)
-			}
-		}
-		if found.decision != nil {
+	if found.decision != nil {
+		s.afterwards.Go(func() { // nobody waits for it
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+			defer cancel()
 			s.note(ctx, sub.key, "placed", found)
-		}
-	})
+		})
+	}
 	s.log.Info("job submitted", "namespace", row.Namespace, "job_id", row.ID, "tenant", row.Tenant, "eval_id", row.EvalID, "repeated", found.repeated())
 	return Result{Answer: answer, Job: row}, nil
 }
