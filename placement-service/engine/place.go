@@ -32,7 +32,7 @@ func (w *work) group(g *GroupAsk) (GroupPlan, *Refusal) {
 }
 
 // search tries the ways to serve the group until one serves all of it. Otherwise nothing stays booked, and the answer
-// is the way that served most.
+// is the way that served most; nil when none served an allocation.
 func (w *work) search() []item {
 	options := make([][]option, len(w.tasks))
 	for t := range w.tasks {
@@ -43,7 +43,7 @@ func (w *work) search() []item {
 	}
 	const tries = 32 // different slice sizes and forms are few; several tasks multiply them
 	var best []item
-	most := -1
+	most := 0
 	choice := make([]int, len(options))
 	for range tries {
 		items := w.itemsOf(func(t int) *option { return &options[t][choice[t]] })

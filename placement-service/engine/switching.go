@@ -118,8 +118,7 @@ func imagineShared(node string, pools []Pool, unit uint64, most int, cards map[p
 		if p.Form != accel.Whole || !p.Auto || p.UnitMiB < unit {
 			continue
 		}
-		empty := emptyCards(p)
-		empty = empty[:min(len(empty), most)]
+		empty := emptyCards(p, most)
 		if len(empty) == 0 {
 			continue
 		}
@@ -142,17 +141,26 @@ func imagineShared(node string, pools []Pool, unit uint64, most int, cards map[p
 	return out
 }
 
-// emptyCards are the healthy cards of a whole-card pool that nobody holds, as far as that is known by card, and no
-// more than are free.
-func emptyCards(p *Pool) []Card {
-	var out []Card
-	for _, c := range p.Cards {
-		if c.Healthy && c.UsedUnits == 0 {
-			out = append(out, c)
+// emptyCards are the first healthy cards of a whole-card pool that nobody holds, as far as that is known by card, at
+// most most and no more than are free.
+func emptyCards(p *Pool, most int) []Card {
+	most = min(most, p.Free())
+	out := make([]Card, 0, min(most, len(p.Cards))) // of its own: the caller may change it
+	for i := range p.Cards {
+		c := &p.Cards[i]
+		if !c.Healthy || c.UsedUnits != 0 {
+			continue
+		}
+		at, _ := slices.BinarySearchFunc(out, c.UUID, func(have Card, uuid string) int { return cmp.Compare(have.UUID, uuid) })
+		switch {
+		case len(out) < most:
+			out = slices.Insert(out, at, *c)
+		case at < most:
+			copy(out[at+1:], out[at:])
+			out[at] = *c
 		}
 	}
-	slices.SortFunc(out, func(a, b Card) int { return cmp.Compare(a.UUID, b.UUID) })
-	return out[:min(len(out), p.Free())] // a copy: the caller may change it
+	return out
 }
 
 // imagineWhole turns each empty switchable shared card into a whole one of its model's pool.
