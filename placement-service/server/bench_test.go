@@ -12,8 +12,11 @@ import (
 	"github.com/heteroflow/heteroflow/internal/embedded"
 )
 
-// BenchmarkProxyAdded registers jobs in turn straight at Nomad's API and through the service, in one run, so that
-// both meet the same machine. It reports what the service adds at the median and at the 99th percentile.
+// BenchmarkProxyAdded is the figure: it registers the same job in turn straight at Nomad's API and through the service,
+// in one run, so that both meet the same machine, and reports what the service adds at the median and at the 99th
+// percentile. What goes straight gets no card, since nobody admits it: Nomad takes it as it is. What goes through
+// comes to Nomad with a device block, a constraint and a grant. Client, service, SQLite and the engine in Nomad's
+// place share the processors.
 func BenchmarkProxyAdded(b *testing.B) {
 	for _, nodes := range []int{10, 1000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
@@ -22,7 +25,8 @@ func BenchmarkProxyAdded(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			register := func(c *api.Client, job *api.Job) time.Duration {
+			register := func(c *api.Client, id string) time.Duration {
+				job := share(id, 1, "1GiB")
 				began := time.Now()
 				if _, _, err := c.Jobs().Register(job, nil); err != nil {
 					b.Fatal(err)
@@ -30,13 +34,12 @@ func BenchmarkProxyAdded(b *testing.B) {
 				return time.Since(began)
 			}
 			var straight, through []time.Duration
-			b.ResetTimer()
-			for i := range b.N {
-				// What goes straight asks for no card: what it took would count as taken only after a while.
-				straight = append(straight, register(direct, plain(fmt.Sprintf("d-%d", i))))
-				through = append(through, register(s.nomad, share(fmt.Sprintf("s-%d", i), 1, "1GiB")))
+			i := 0
+			for b.Loop() {
+				i++
+				straight = append(straight, register(direct, fmt.Sprintf("d-%d", i)))
+				through = append(through, register(s.nomad, fmt.Sprintf("s-%d", i)))
 			}
-			b.StopTimer()
 			for _, p := range []int{50, 99} {
 				a, t := percentile(straight, p), percentile(through, p)
 				b.ReportMetric(float64((t-a).Microseconds())/1000, fmt.Sprintf("added-p%d-ms", p))
