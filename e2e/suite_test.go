@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(postgres.Main(m)) }
 
-// One node with cards of all eight brands. The H100 is the card on which shares are tried.
+// One node with cards of eight brands. The H100 is the card on which shares are tried.
 const simNode = `
 seed = 1
 card "nvidia"    {

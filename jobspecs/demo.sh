@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make demo`: the whole path on this machine. It starts `heteroflow dev` with simulated cards of eight brands, runs
+# `make demo`: the whole path on this machine. It starts `heteroflow dev` with simulated cards of every brand, runs
 # the example jobs, streams a chat completion through the gateway, shows what runs where and who used what, and stays
 # up until Ctrl-C. DEMO_EXIT=1 ends it at once. Nothing is left running; run it again as often as you like.
 set -uo pipefail
@@ -47,7 +47,7 @@ else
   containers=
 fi
 
-say "starting: heteroflow dev, with simulated cards of eight brands"
+say "starting: heteroflow dev, with simulated cards of every brand"
 mkdir -p "$data"
 "$hf" dev -data-dir "$data" -addr "$addr" -gateway-addr "$gateway" -process >"$data/dev.log" 2>&1 &
 dev=$!

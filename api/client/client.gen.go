@@ -417,7 +417,7 @@ type GPU struct {
 	// UUID Identity of the card
 	UUID string `json:"uuid"`
 
-	// Vendor nvidia, mthreads, hygon, cambricon, biren, ascend, kunlunxin or amd
+	// Vendor nvidia, mthreads, hygon, cambricon, biren, ascend, kunlunxin, amd, metax, iluvatar, enflame or intel
 	Vendor string `json:"vendor"`
 }
 

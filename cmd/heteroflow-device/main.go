@@ -19,8 +19,12 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/cambricon"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/enflame"
 	"github.com/heteroflow/heteroflow/device-plugins/hygon"
+	"github.com/heteroflow/heteroflow/device-plugins/iluvatar"
+	"github.com/heteroflow/heteroflow/device-plugins/intel"
 	"github.com/heteroflow/heteroflow/device-plugins/kunlunxin"
+	"github.com/heteroflow/heteroflow/device-plugins/metax"
 	"github.com/heteroflow/heteroflow/device-plugins/mthreads"
 	"github.com/heteroflow/heteroflow/device-plugins/nvidia"
 	"github.com/heteroflow/heteroflow/device-plugins/sim"
@@ -84,6 +88,10 @@ func detectors(log hclog.Logger) device.Build {
 			byTool(ascend.Spec()),
 			byTool(kunlunxin.Spec()),
 			byTool(amd.Spec()),
+			byTool(metax.Spec()),
+			byTool(iluvatar.Spec()),
+			byTool(enflame.Spec()),
+			byTool(intel.Spec()),
 		}
 		if cfg.SimConfig == "" {
 			return all, nil

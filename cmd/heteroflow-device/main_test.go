@@ -44,9 +44,9 @@ func absolute(t *testing.T, path string) string {
 
 func TestConformance(t *testing.T) {
 	plugin := binary(t)
-	t.Run("simulated cards of eight brands", func(t *testing.T) {
+	t.Run("simulated cards of every brand", func(t *testing.T) {
 		nomadplugintest.TestDevice(t, plugin, map[string]any{
-			"sim_config": absolute(t, "../../device-plugins/sim/testdata/eight.hcl"), "root": t.TempDir(), "nvidia_smi": "no-such-nvidia-smi",
+			"sim_config": absolute(t, "../../device-plugins/sim/testdata/every.hcl"), "root": t.TempDir(), "nvidia_smi": "no-such-nvidia-smi",
 			"state_dir": t.TempDir(), "forms": map[string]any{"A100*": "shared"},
 		})
 	})
@@ -63,7 +63,7 @@ func TestOnce(t *testing.T) {
 	t.Setenv("NVIDIA_SMI_BOX", absolute(t, filepath.Join(standIn, "boxes", "h100-mig")))
 	var out, errs bytes.Buffer
 	err := run(context.Background(), []string{
-		"-once", "-sim", "../../device-plugins/sim/testdata/eight.hcl", "-root", t.TempDir(), "-state-dir", t.TempDir(),
+		"-once", "-sim", "../../device-plugins/sim/testdata/every.hcl", "-root", t.TempDir(), "-state-dir", t.TempDir(),
 		"-nvidia-smi", absolute(t, filepath.Join(standIn, "nvidia-smi")),
 	}, &out, &errs)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestOnce(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
 		t.Fatal(err)
 	}
-	if len(found.Sources) != len(accel.Vendors())+8 || len(found.Cards) != 14 || found.Cards[0].DeviceID != "nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb" {
+	if len(found.Sources) != 2*len(accel.Vendors()) || len(found.Cards) != 18 || found.Cards[0].DeviceID != "nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb" {
 		t.Errorf("found %d sources, %d cards, first %+v", len(found.Sources), len(found.Cards), found.Cards[0])
 	}
 }

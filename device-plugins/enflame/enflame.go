@@ -12,13 +12,10 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-// Vendor is the brand.
-const Vendor accel.Vendor = "enflame"
-
 // Spec describes the brand.
 func Spec() brand.Spec {
 	return brand.Spec{
-		Vendor: Vendor, PCI: "1e36", Signs: []string{"dev/gcu[0-9]*"}, Prefix: "GCU-", Tools: []string{"efsmi"}, Read: read, Nodes: nodes,
+		Vendor: accel.Enflame, PCI: "1e36", Signs: []string{"dev/gcu[0-9]*"}, Prefix: "GCU-", Tools: []string{"efsmi"}, Read: read, Nodes: nodes,
 	}
 }
 

@@ -12,13 +12,10 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-// Vendor is the brand.
-const Vendor accel.Vendor = "iluvatar"
-
 // Spec describes the brand. Its tool is often not on PATH.
 func Spec() brand.Spec {
 	return brand.Spec{
-		Vendor: Vendor, PCI: "1e3e", Signs: []string{"dev/itrctl"}, Prefix: "GPU-", Tools: []string{"ixsmi", "/usr/local/corex/bin/ixsmi"},
+		Vendor: accel.Iluvatar, PCI: "1e3e", Signs: []string{"dev/itrctl"}, Prefix: "GPU-", Tools: []string{"ixsmi", "/usr/local/corex/bin/ixsmi"},
 		Read: read, Model: model, Nodes: nodes,
 	}
 }

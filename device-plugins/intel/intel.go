@@ -12,13 +12,10 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-// Vendor is the brand.
-const Vendor accel.Vendor = "intel"
-
 // Spec describes the brand. Graphics on bus 0 are part of the processor; another maker has a tool of the same name.
 func Spec() brand.Spec {
 	return brand.Spec{
-		Vendor: Vendor, PCI: "8086", NotAt: "0000:00:", Prefix: "GPU-", Tools: []string{"xpu-smi", "/usr/bin/xpu-smi"}, Read: read, Model: model,
+		Vendor: accel.Intel, PCI: "8086", NotAt: "0000:00:", Prefix: "GPU-", Tools: []string{"xpu-smi", "/usr/bin/xpu-smi"}, Read: read, Model: model,
 	}
 }
 

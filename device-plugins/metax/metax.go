@@ -10,13 +10,10 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-// Vendor is the brand.
-const Vendor accel.Vendor = "metax"
-
 // Spec describes the brand. Another maker has a tool of the same name.
 func Spec() brand.Spec {
 	return brand.Spec{
-		Vendor: Vendor, PCI: "9999", Signs: []string{"dev/mxcd"}, Prefix: "GPU-", Tools: []string{"mx-smi", "/opt/mxdriver/bin/mx-smi"},
+		Vendor: accel.MetaX, PCI: "9999", Signs: []string{"dev/mxcd"}, Prefix: "GPU-", Tools: []string{"mx-smi", "/opt/mxdriver/bin/mx-smi"},
 		Read: read, Model: model,
 	}
 }

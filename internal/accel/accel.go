@@ -24,11 +24,15 @@ const (
 	Ascend    Vendor = "ascend"
 	Kunlunxin Vendor = "kunlunxin"
 	AMD       Vendor = "amd"
+	MetaX     Vendor = "metax"
+	Iluvatar  Vendor = "iluvatar"
+	Enflame   Vendor = "enflame"
+	Intel     Vendor = "intel"
 )
 
 // Vendors lists every known brand, in display order.
 func Vendors() []Vendor {
-	return []Vendor{NVIDIA, MThreads, Hygon, Cambricon, Biren, Ascend, Kunlunxin, AMD}
+	return []Vendor{NVIDIA, MThreads, Hygon, Cambricon, Biren, Ascend, Kunlunxin, AMD, MetaX, Iluvatar, Enflame, Intel}
 }
 
 // ParseVendor reads a brand as a user may write it; case does not matter. The error lists the known brands.
@@ -42,6 +46,13 @@ func ParseVendor(s string) (Vendor, error) {
 		names = append(names, string(known))
 	}
 	return "", fmt.Errorf("unknown brand %q: write one of %s", s, strings.Join(names, ", "))
+}
+
+// IsCard tells whether a Nomad device of this vendor and type is a card: makers of cards make other devices too, such as
+// Intel's FPGA.
+func IsCard(vendor, kind string) bool {
+	_, err := ParseVendor(vendor)
+	return err == nil && slices.Contains([]string{Whole.DeviceType(), Shared.DeviceType(), MIG.DeviceType()}, kind)
 }
 
 // Form is the way in which one card is offered to Nomad. A card has exactly one form at a time.
@@ -172,6 +183,7 @@ func ModelName(v Vendor, raw string) string {
 	prefixes := map[Vendor][]string{
 		NVIDIA: {"NVIDIA"}, MThreads: {"MTT"}, Hygon: {"HYGON"}, Cambricon: {"CAMBRICON"}, Biren: {"BIREN"},
 		Ascend: {"ASCEND", "HUAWEI"}, Kunlunxin: {"KUNLUNXIN", "KUNLUN"}, AMD: {"AMD"},
+		MetaX: {"METAX"}, Iluvatar: {"ILUVATAR"}, Enflame: {"ENFLAME"}, Intel: {"INTEL", "INTEL(R)"},
 	}
 	for len(words) > 1 && slices.Contains(prefixes[v], strings.ToUpper(words[0])) {
 		words = words[1:]

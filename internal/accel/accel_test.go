@@ -89,16 +89,21 @@ func TestVisibleEnv_OnlyTheGrantIsVisible(t *testing.T) {
 	none := VisibleEnv(nil)
 	for _, vars := range visibleVars {
 		for _, show := range vars {
-			if v := none[show.name]; v != "void" && v != "-1" {
+			if v := none[show.name]; v != "void" && v != "-1" && v != noOrdinal {
 				t.Errorf("no grant: %s=%q must hide every card", show.name, v)
 			}
 		}
 	}
 	env := VisibleEnv([]Card{
-		{Vendor: NVIDIA, UUID: "GPU-a", Index: 3}, {Vendor: NVIDIA, UUID: "GPU-b", Index: 5}, {Vendor: Ascend, UUID: "NPU-x", Index: 7},
+		{Vendor: NVIDIA, UUID: "GPU-a", Index: 3},
+		{Vendor: NVIDIA, UUID: "GPU-b", Index: 5},
+		{Vendor: Ascend, UUID: "NPU-x", Index: 7},
+		{Vendor: Intel, UUID: "GPU-i", Index: 2},
+		{Vendor: Enflame, UUID: "GCU-e", Index: 1},
 	})
 	for name, want := range map[string]string{
 		"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", "ASCEND_RT_VISIBLE_DEVICES": "7", "HIP_VISIBLE_DEVICES": "-1", "XPU_VISIBLE_DEVICES": "-1",
+		"METAX_VISIBLE_DEVICES": "void", "IX_VISIBLE_DEVICES": "void", "TOPS_VISIBLE_DEVICES": "1", "ENFLAME_VISIBLE_DEVICES": "1", "ZE_AFFINITY_MASK": "2",
 	} {
 		if env[name] != want {
 			t.Errorf("%s: want %q, got %q", name, want, env[name])
@@ -126,6 +131,18 @@ func TestCard_Names(t *testing.T) {
 	c.Form = Whole
 	if got := c.DeviceID(); got != "nvidia/gpu/A100-SXM4-80GB" {
 		t.Errorf("whole: %s", got)
+	}
+}
+
+func TestIsCard(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[[2]string]bool{
+		{"nvidia", "gpu"}: true, {"ascend", "vgpu"}: true, {"nvidia", "mig"}: true, {"intel", "gpu"}: true,
+		{"intel", "fpga"}: false, {"amd", "card"}: false, {"acme", "gpu"}: false,
+	} {
+		if got := IsCard(id[0], id[1]); got != want {
+			t.Errorf("%v: %t", id, got)
+		}
 	}
 }
 

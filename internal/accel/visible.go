@@ -17,6 +17,13 @@ type visibleVar struct {
 // are set, so that the same task is bound with either runtime. Source: makers' documentation as collected in the
 // vendor fact tables; NVIDIA's container toolkit documents "void" as "no GPU, as if not an NVIDIA container".
 // A process library takes -1 as "no device", also where it would take an empty value for "not set".
+//
+// Of the last four brands: MetaX's MACA reads CUDA_VISIBLE_DEVICES (so does Ray's accelerator manager for it), the name
+// METAX_VISIBLE_DEVICES is gpustack/runtime's; Deep-Spark/ix-device-plugin sets IX_VISIBLE_DEVICES for Iluvatar's
+// container runtime; Enflame's container toolkit reads ENFLAME_VISIBLE_DEVICES and its vLLM platform names
+// TOPS_VISIBLE_DEVICES; Intel has only Level Zero's ZE_AFFINITY_MASK (core programming guide, "Affinity Mask"), which
+// lists ordinals, and an ordinal that no device has selects none. None of the four documents a value that hides all:
+// theirs are chosen by what the other brands' runtimes and libraries take.
 var visibleVars = map[Vendor][]visibleVar{
 	NVIDIA:    {{"NVIDIA_VISIBLE_DEVICES", true, "void"}, {"CUDA_VISIBLE_DEVICES", true, "-1"}},
 	MThreads:  {{"MTHREADS_VISIBLE_DEVICES", false, "void"}, {"MUSA_VISIBLE_DEVICES", false, "-1"}},
@@ -26,7 +33,15 @@ var visibleVars = map[Vendor][]visibleVar{
 	Ascend:    {{"ASCEND_VISIBLE_DEVICES", false, "void"}, {"ASCEND_RT_VISIBLE_DEVICES", false, "-1"}},
 	Kunlunxin: {{"XPU_VISIBLE_DEVICES", false, "-1"}, {"CUDA_VISIBLE_DEVICES", false, "-1"}},
 	AMD:       {{"AMD_VISIBLE_DEVICES", false, "void"}, {"ROCR_VISIBLE_DEVICES", false, "-1"}, {"HIP_VISIBLE_DEVICES", false, "-1"}},
+	MetaX:     {{"METAX_VISIBLE_DEVICES", false, "void"}, {"CUDA_VISIBLE_DEVICES", false, "-1"}},
+	Iluvatar:  {{"IX_VISIBLE_DEVICES", false, "void"}, {"CUDA_VISIBLE_DEVICES", false, "-1"}},
+	Enflame:   {{"ENFLAME_VISIBLE_DEVICES", false, "void"}, {"TOPS_VISIBLE_DEVICES", false, "-1"}},
+	Intel:     {{"ZE_AFFINITY_MASK", false, noOrdinal}},
 }
+
+// noOrdinal is an ordinal of Level Zero that no machine has. It is no negative number, since nothing says that one is
+// read as a number at all.
+const noOrdinal = "999"
 
 // VisibleEnv is the environment that lets a task see exactly the given cards: every variable of every brand,
 // either listing the granted cards of that brand in the order given or hiding all. Set it last, after the job's

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
 )
 
@@ -198,9 +197,6 @@ func isAccelerator(id string) bool {
 	parts := strings.SplitN(id, "/", 3)
 	kind := parts[0]
 	if len(parts) > 1 {
-		if _, err := accel.ParseVendor(parts[0]); err == nil {
-			return true
-		}
 		kind = parts[1]
 	}
 	return slices.Contains([]string{"gpu", "vgpu", "mig", "npu", "mlu", "xpu", "dcu"}, kind)

@@ -258,7 +258,7 @@ func (a *Alloc) take(r *api.AllocatedResources) {
 			if d == nil {
 				continue
 			}
-			if _, err := accel.ParseVendor(d.Vendor); err != nil {
+			if !accel.IsCard(d.Vendor, d.Type) {
 				continue // another kind of device
 			}
 			a.Devices = append(a.Devices, Device{Task: task, Group: d.Vendor + "/" + d.Type + "/" + d.Name, IDs: slices.Sorted(slices.Values(d.DeviceIDs))})

@@ -102,7 +102,7 @@ func attrs(n *api.Node) map[string]string {
 
 func (v *nodeView) addGroup(g *api.NodeDeviceResource, descriptors map[string]*api.NodeDeviceResource) {
 	vendor, err := accel.ParseVendor(g.Vendor)
-	if err != nil {
+	if err != nil || !accel.IsCard(g.Vendor, g.Type) {
 		return
 	}
 	p := engine.Pool{

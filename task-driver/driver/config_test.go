@@ -100,7 +100,7 @@ func TestTaskConfig_Refusals(t *testing.T) {
 		``:                               `config.image: it is missing: write image = "…"`,
 		`runtime = "podman"`:             `config.runtime: "podman" is not known: write docker or process`,
 		`runtime = "process"`:            "config.command: it is missing",
-		`images { intel = "x" }`:         `unknown brand "intel": write one of nvidia, mthreads`,
+		`images { acme = "x" }`:          `unknown brand "acme": write one of nvidia, mthreads`,
 		"image = \"x\"\nshm_size=\"2\"":  "",
 		"image = \"x\"\nshm_size=\"2Q\"": "config.shm_size",
 		"image = \"x\"\nulimit { nofile = \"many\" }":                       "config.ulimit",

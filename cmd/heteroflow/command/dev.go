@@ -17,7 +17,7 @@ func devCommand(env Env) *command {
 	c := newCommand(env, "Run everything on this machine, to try it", "")
 	c.about = `
 Starts an engine, the two plugins, the placement service and the gateway, on one database file. Where there is no
-card, a machine with cards of eight brands is simulated; where there is no Docker, tasks run as plain processes.
+card, a machine with cards of every brand is simulated; where there is no Docker, tasks run as plain processes.
 Calls from this machine need no key. Ctrl-C stops everything, tasks too; the next start goes on with the same jobs.`
 	o := dev.Options{Stdout: env.Stdout, Stderr: env.Stderr}
 	c.flags.StringVar(&o.Engine, "engine", dev.Auto, "embedded, nomad, or auto: a nomad on PATH when there is one")

@@ -55,7 +55,7 @@ func TestConnection_WhatCanBeWrong(t *testing.T) {
 			newFake(t, map[string]any{"GET /api/v1/gpus": answer{http.StatusUnauthorized, `{"type":"about:blank","title":"Unauthorized","status":401,"code":"no_credentials","detail":"no key was given"}`}}).call(t, nil, "gpus"),
 			"no key was given\nGive a key: -token, or HETEROFLOW_TOKEN",
 		},
-		"unknown brand": {newFake(t, nil).call(t, nil, "gpus", "-vendor", "intel"), `unknown brand "intel"`},
+		"unknown brand": {newFake(t, nil).call(t, nil, "gpus", "-vendor", "acme"), `unknown brand "acme"`},
 	} {
 		if c.result.code != 1 || c.result.out != "" || !strings.Contains(c.result.errors, c.want) {
 			t.Errorf("%s: %+v does not say %q", name, c.result, c.want)

@@ -29,7 +29,7 @@ const (
 // programs are the plugins' file names as they are built: "heteroflow" is this program's there.
 var programs = map[string]string{devicePlugin: "heteroflow-device", driverPlugin: "heteroflow-driver"}
 
-// simulated is the machine that is shown when there are no cards: one with all eight brands.
+// simulated is the machine that is shown when there are no cards: one with every brand.
 //
 //go:embed simulated.hcl
 var simulated []byte

@@ -1,4 +1,4 @@
-# Simulated cards of all eight brands. Change them as you like: this file is read when "heteroflow dev" starts.
+# Simulated cards of every brand. Change them as you like: this file is read when "heteroflow dev" starts.
 seed = 1
 
 card "nvidia" {
@@ -43,4 +43,24 @@ card "kunlunxin" {
 card "amd" {
   model  = "MI308X"
   memory = "192GiB"
+}
+
+card "metax" {
+  model  = "C500"
+  memory = "64GiB"
+}
+
+card "iluvatar" {
+  model  = "BI-V150"
+  memory = "32GiB"
+}
+
+card "enflame" {
+  model  = "S60"
+  memory = "48GiB"
+}
+
+card "intel" {
+  model  = "Arc-B580"
+  memory = "12GiB"
 }

@@ -36,3 +36,19 @@ card "kunlunxin" {
 card "amd" {
   model = "MI308X"
 }
+card "metax" {
+  model  = "MetaX C500"
+  memory = "64GiB"
+}
+card "iluvatar" {
+  model  = "BI-V150"
+  memory = "32GiB"
+}
+card "enflame" {
+  model  = "S60"
+  memory = "48GiB"
+}
+card "intel" {
+  model  = "Arc B580"
+  memory = "12GiB"
+}
