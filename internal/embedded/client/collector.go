@@ -65,6 +65,9 @@ func collect(spec collectorSpec) error {
 	if err != nil {
 		return err
 	}
+	// Held to the end: a file that nobody refers to is closed by the garbage collector, and the lock with it. This
+	// collector would then count as gone: a second one would read the same pipes, and nobody would end this one.
+	defer lock.Close() //nolint:errcheck // the process ends
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("another collector of %s runs: %w", spec.Task, err)
 	}
