@@ -61,7 +61,7 @@ func burstAtTheEdge(t *testing.T, probe, database string) {
 	s.Eventually(120*time.Second, "what fits runs and the rest waits", func() error {
 		states, running := s.burstStates(), s.runningTasks()
 		if states["submitted"] != burstFit || states["waiting"] != burst-burstFit || running != burstFit {
-			return fmt.Errorf("jobs %v, %d tasks run", states, running)
+			return fmt.Errorf("jobs %v, %d tasks run%s", states, running, s.notRunning())
 		}
 		return nil
 	})
@@ -74,7 +74,7 @@ func burstAtTheEdge(t *testing.T, probe, database string) {
 	s.Eventually(120*time.Second, "the freed room is taken", func() error {
 		states, running := s.burstStates(), s.runningTasks()
 		if states["submitted"] != burstFit || states["waiting"] != burst-burstFit-burstFit/2 || running != burstFit {
-			return fmt.Errorf("jobs %v, %d tasks run", states, running)
+			return fmt.Errorf("jobs %v, %d tasks run%s", states, running, s.notRunning())
 		}
 		return nil
 	})
@@ -139,6 +139,22 @@ func (s *suite) instancesOnce() error {
 		}
 	}
 	return nil
+}
+
+// notRunning tells what became of allocations that should run and do not.
+func (s *suite) notRunning() string {
+	s.t.Helper()
+	var all []api.AllocationListStub
+	if err := s.Nomads(http.MethodGet, "/v1/allocations", nil, &all); err != nil {
+		return "; " + err.Error()
+	}
+	var b strings.Builder
+	for _, a := range all {
+		if a.ClientStatus != "running" && a.DesiredStatus == "run" {
+			b.WriteString("; " + s.describe(a.JobID))
+		}
+	}
+	return b.String()
 }
 
 func (s *suite) burstJobs(state string) []string {
