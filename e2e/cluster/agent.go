@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -210,6 +211,28 @@ func (c *Cluster) StartAgent() {
 		c.Agent = c.run("agent", env, c.Nomad, "agent", "-config", c.agentConfig())
 	} else {
 		c.Agent = c.run("agent", env, filepath.Join(c.bin, "heteroflow"), "engine", "-config", c.agentConfig())
+	}
+}
+
+// endOrphans ends the programs of this cluster that outlived their parents: Nomad leaves a plugin behind when its
+// agent was killed, and a task's supervisor is meant to outlive everything.
+func (c *Cluster) endOrphans() {
+	entries, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		c.t.Logf("list processes: %v", err)
+	}
+	for _, exe := range entries {
+		target, err := os.Readlink(exe)
+		if err != nil || !strings.HasPrefix(target, c.Dir+"/") {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(exe, "/")[2])
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil && !errors.Is(err, syscall.ESRCH) {
+			c.t.Logf("end orphan %s: %v", target, err)
+		}
 	}
 }
 

@@ -204,6 +204,7 @@ func (c *Cluster) stop() {
 			p.Stop()
 		}
 	}
+	c.endOrphans()
 	c.unmount()
 	if c.t.Failed() {
 		for _, p := range []*Process{c.Agent, c.NomadServer, c.Server, c.Gateway, c.Consuld} {
