@@ -16,6 +16,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
+	"github.com/heteroflow/heteroflow/device-plugins/topology"
 	"github.com/heteroflow/heteroflow/device-plugins/vendorcli"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -48,6 +49,8 @@ type Spec struct {
 	Model func(printed string) string
 	// Kernel reads what the kernel's files say besides the bus; nil when nothing.
 	Kernel func(files hostfs.FS) Reading
+	// Links reads how the cards are connected, named by the tool's labels; nil when the tool does not tell.
+	Links func(tool string, call Call) (topology.Graph, error)
 	// Nodes names the device nodes of a card; nil when they are not known.
 	Nodes func(card Card) []string
 }
@@ -71,6 +74,7 @@ type Detector struct {
 	mu    sync.Mutex
 	nodes map[string][]string // card UUID → device nodes
 	said  string              // the last thing logged about the path taken
+	tool  string              // the tool that listed the cards last; empty when none did
 }
 
 var (
@@ -155,7 +159,7 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 		case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 			continue
 		case len(r.Cards) > 0 && d.ours(r, bus):
-			d.say(tool, nil)
+			d.use(tool)
 			return d.complete(r, bus), nil
 		case r.Foreign, len(r.Cards) > 0 && bus.listed:
 			passed = fmt.Errorf("%s is another maker's tool of the same name", name)

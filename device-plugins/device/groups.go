@@ -18,6 +18,7 @@ const reasonNoSize = "the memory of the card is not known, so that it cannot be 
 // An offer is a card in the form in which it is offered.
 type offer struct {
 	accel.Card
+	neighbours
 	policy   string
 	sliceMiB uint64
 }
@@ -78,6 +79,11 @@ func (o offer) facts() attributes {
 	}
 	if len(o.Modes) > 0 {
 		a[accel.AttrModes] = textAttr(strings.Join(o.Modes, ","))
+	}
+	for name, text := range map[string]string{accel.AttrLinks: o.links, accel.AttrNIC: o.nic, accel.AttrNICLink: o.nicLink} {
+		if text != "" {
+			a[name] = textAttr(text)
+		}
 	}
 	return a
 }

@@ -35,6 +35,9 @@ type FoundCard struct {
 	MemoryMiB     *uint64           `json:"memory_mib,omitempty"`
 	DriverVersion string            `json:"driver_version,omitempty"`
 	Modes         []string          `json:"modes,omitempty"`
+	Links         string            `json:"links,omitempty"`
+	NIC           string            `json:"nic,omitempty"`
+	NICLink       string            `json:"nic_link,omitempty"`
 	Form          accel.Form        `json:"form"`
 	FormPolicy    string            `json:"form_policy"`
 	DeviceID      string            `json:"device_id"`
@@ -63,8 +66,12 @@ func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found
 				return
 			}
 			p.mu.Lock()
-			defer p.mu.Unlock()
 			s.tracker.observe(valid(cards))
+			cards = s.tracker.cards()
+			p.mu.Unlock()
+			if l, ok := s.Detector.(Linker); ok && len(cards) > 0 {
+				p.readLinks(ctx, s, l, cards)
+			}
 		})
 	}
 	wg.Wait()
@@ -78,7 +85,7 @@ func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found
 		}
 		found.Cards = append(found.Cards, FoundCard{
 			Vendor: o.Vendor, Model: o.Model, RawName: o.RawName, UUID: o.UUID, Index: index, PCIAddress: o.PCIAddress,
-			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form,
+			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form, Links: o.links, NIC: o.nic, NICLink: o.nicLink,
 			FormPolicy: o.policy, DeviceID: o.DeviceID(), Healthy: h.OK, Reason: h.Reason, Sources: o.Sources,
 		})
 	}

@@ -170,7 +170,9 @@ func (p *Plugin) offers() []offer {
 			if p.set.ignores(c) {
 				continue
 			}
-			offers = append(offers, p.offer(c))
+			o := p.offer(c)
+			o.neighbours = s.near[c.UUID]
+			offers = append(offers, o)
 		}
 	}
 	return offers

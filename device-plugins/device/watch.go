@@ -15,11 +15,12 @@ import (
 // A source is a detector and what is remembered of its cards.
 type source struct {
 	Detector
-	tracker  *tracker // guarded by Plugin.mu
-	reported bool     // guarded by Plugin.mu: it has answered, or failed to, once
-	trouble  string   // guarded by Plugin.mu: why it cannot be read, as logged last
+	tracker  *tracker              // guarded by Plugin.mu
+	reported bool                  // guarded by Plugin.mu: it has answered, or failed to, once
+	trouble  string                // guarded by Plugin.mu: why it cannot be read, as logged last
+	near     map[string]neighbours // guarded by Plugin.mu: by UUID
 
-	detecting, sampling, listing atomic.Bool
+	detecting, sampling, listing, linking atomic.Bool
 }
 
 func newSource(d Detector, set settings, now func() time.Time) *source {
@@ -155,6 +156,9 @@ func (p *Plugin) startWatch() (end func()) {
 				}
 			}
 		})
+		if l, ok := s.Detector.(Linker); ok {
+			loops.Go(func() { p.followLinks(ctx, s, l) })
+		}
 	}
 	if set.Server != "" {
 		loops.Go(func() { p.followIntents(ctx, newIntentClient(set.Server, set.Token)) })

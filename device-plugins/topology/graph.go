@@ -95,6 +95,16 @@ func (g *Graph) Edge(a, b string) (Edge, bool) {
 	return e, ok
 }
 
+// Has tells whether there is a link of a kind.
+func (g *Graph) Has(kind accel.LinkKind) bool {
+	for _, e := range g.edges {
+		if e.Link.Kind == kind {
+			return true
+		}
+	}
+	return false
+}
+
 // Links are the links of a vertex to others of a kind, by their names.
 func (g *Graph) Links(id string, kind Kind) map[string]accel.Link {
 	links := map[string]accel.Link{}
