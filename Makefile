@@ -59,8 +59,12 @@ fuzz: ## run each fuzz target for FUZZTIME (10s)
 	    echo "$$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
 	  done; done
 
-bench: ## run the benchmarks that the figures in the docs come from
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+bench: ## measure the figures of the README
+	@set -o pipefail; \
+	figure() { $(GO) test -run '^$$' -bench "^Benchmark$$1$$" -benchtime $$2 ./$$3 | grep '^Benchmark'; }; \
+	figure Decision 200x placement-service/engine; \
+	figure ProxyAdded 300x placement-service/server; \
+	figure Start 3x internal/embedded
 
 demo: build ## the whole path on this machine: simulated cards, jobs, a streamed chat; DEMO_EXIT=1 ends by itself
 	@./jobspecs/demo.sh
