@@ -51,7 +51,7 @@ func cardSet(cards []accel.Card) string {
 }
 
 // readLinks makes one reading of the topology and files it. What was known of a card before stays where the reading
-// says nothing of it.
+// failed or says nothing of it.
 func (p *Plugin) readLinks(ctx context.Context, s *source, l Linker, cards []accel.Card) {
 	type answer struct {
 		graph   topology.Graph
@@ -75,6 +75,9 @@ func (p *Plugin) readLinks(ctx context.Context, s *source, l Linker, cards []acc
 		s.near = map[string]neighbours{}
 	}
 	for uuid, n := range found {
+		if _, had := s.near[uuid]; had && err != nil {
+			continue // half a reading does not outdo a whole one
+		}
 		s.near[uuid] = n
 	}
 	if len(found) > 0 {

@@ -156,6 +156,28 @@ func TestFingerprint_WhatIsKnownOfTheTopologyIsOfferedBesideAnError(t *testing.T
 	}
 }
 
+func TestFingerprint_HalfAReadingOfTheTopologyDoesNotOutdoAWholeOne(t *testing.T) {
+	t.Parallel()
+	l := &linked{bench: &bench{name: "x", cards: []accel.Card{good("GPU-a", "0000:01:00.0"), good("GPU-b", "0000:02:00.0")}}, text: pair}
+	messages := fingerprint(t, startLinked(t, l))
+	a, c := "card/A40-"+short("GPU-a"), "card/A40-"+short("GPU-c")
+	before := receiveLinks(t, messages)[a]
+	l.lock.Lock()
+	l.text = "card GPU-a\ncard GPU-b\ncard GPU-c\nlink GPU-a GPU-b sys\nlink GPU-a GPU-c phb\n"
+	l.fails = errors.New("the tool is gone")
+	l.lock.Unlock()
+	l.bench.set(func(b *bench) { b.cards = append(b.cards, good("GPU-c", "0000:03:00.0")) })
+	for {
+		found := linksOf(receive(t, messages))
+		if _, ok := found[c]; ok {
+			if found[a] != before {
+				t.Errorf("the first card had %v, and has %v", before, found[a])
+			}
+			return
+		}
+	}
+}
+
 func TestNeighboursOf_PartitionsShareTheNetworkCardOfTheirBoard(t *testing.T) {
 	t.Parallel()
 	one, two, other := good("MIG-1", "0000:01:00.0"), good("MIG-2", "0000:01:00.0"), good("GPU-b", "0000:02:00.0")

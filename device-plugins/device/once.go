@@ -85,7 +85,8 @@ func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found
 		}
 		found.Cards = append(found.Cards, FoundCard{
 			Vendor: o.Vendor, Model: o.Model, RawName: o.RawName, UUID: o.UUID, Index: index, PCIAddress: o.PCIAddress,
-			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form, Links: o.links, NIC: o.nic, NICLink: o.nicLink,
+			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form,
+			Links: o.links, NIC: o.nic, NICLink: o.nicLink,
 			FormPolicy: o.policy, DeviceID: o.DeviceID(), Healthy: h.OK, Reason: h.Reason, Sources: o.Sources,
 		})
 	}

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/heteroflow/heteroflow/device-plugins/brand/brandtest"
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -53,6 +56,42 @@ func TestLinks_ToolThatFailsLeavesWhatTheKernelKnows(t *testing.T) {
 		g, err := detector(t, smi).Links(context.Background(), linkedCards())
 		if err == nil || !strings.Contains(err.Error(), "matrix") || len(g.Vertices()) != 4 || len(g.Edges()) != 0 {
 			t.Errorf("%s: %v\n%s", name, err, g.String())
+		}
+	}
+}
+
+// A box of eight cards, one of them dead, with the matrix of another box of eight.
+func TestLinks_ThroughThePlugin(t *testing.T) {
+	t.Parallel()
+	smi := standIn(t, "a40-one-dead")
+	matrix, err := os.ReadFile(filepath.Join("..", "topology", "testdata", "recorded", "topo-matrix-a100x8-pairs.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(smi), "box", "topo.txt"), matrix, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := detector(t, smi)
+	cfg := device.DefaultConfig()
+	cfg.StateDir = t.TempDir()
+	found, err := device.Once(t.Context(), cfg, func(device.Config) ([]device.Detector, error) { return []device.Detector{d}, nil }, hclog.NewNullLogger())
+	if err != nil || len(found.Cards) != 8 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	partner := []int{2, 3, 0, 1, 5, 4, 7, 6}
+	for i, c := range found.Cards {
+		links, err := accel.ParseLinks(c.Links)
+		if err != nil || len(links) != 7 {
+			t.Fatalf("card %d: %s, %v", i, c.Links, err)
+		}
+		for peer, link := range links {
+			want := "sys"
+			if peer == accel.PeerID(accel.NVIDIA, found.Cards[partner[i]].UUID) {
+				want = "nv12"
+			}
+			if link.String() != want {
+				t.Errorf("card %d to %s: %s, want %s", i, peer, link, want)
+			}
 		}
 	}
 }
