@@ -157,6 +157,9 @@ func TestRun(t *testing.T) {
 			o := Options{Engine: kind, DataDir: data, BinDir: bin}
 
 			r := start(t, o)
+			if key, err := os.ReadFile(filepath.Join(data, "admin.key")); err != nil || strings.Contains(r.errors.String(), strings.TrimSpace(string(key))) {
+				t.Errorf("the admin key is not in its file alone: %v\n%s", err, r.errors)
+			}
 			checkCards(t, r.url)
 			submit(t, r.url, fmt.Sprintf(jobText, pidFile))
 			first := taskPID(t, pidFile, 0)
