@@ -80,7 +80,9 @@ func detectors(log hclog.Logger) device.Build {
 			return brand.New(spec, brand.Config{Root: cfg.Root}, log.Named(string(spec.Vendor)))
 		}
 		all := []device.Detector{
-			nvidia.New(nvidia.Config{Root: cfg.Root, SMI: cfg.NvidiaSMI}, log.Named("nvidia")),
+			nvidia.New(nvidia.Config{
+				Root: cfg.Root, SMI: cfg.NvidiaSMI, XidHardware: cfg.XidHardware, XidApplication: cfg.XidApplication,
+			}, log.Named("nvidia")),
 			byTool(mthreads.Spec()),
 			byTool(hygon.Spec()),
 			byTool(cambricon.Spec()),

@@ -241,10 +241,14 @@ func (d *Detector) Sample(ctx context.Context, cards []accel.Card) (map[string]d
 	}
 	samples := map[string]device.Sample{}
 	d.match(r, cards, func(c Card, uuid string) {
-		samples[uuid] = device.Sample{
+		sample := device.Sample{
 			MemoryUsedMiB: c.MemoryUsedMiB, UtilizationPct: c.UtilizationPct, TemperatureC: c.TemperatureC,
 			PowerW: c.PowerW, PowerLimitW: c.PowerLimitW,
 		}
+		if r.ProcessesKnown {
+			sample.Processes = c.pids()
+		}
+		samples[uuid] = sample
 	})
 	return samples, nil
 }
@@ -260,13 +264,18 @@ func (d *Detector) Processes(ctx context.Context, cards []accel.Card) (map[strin
 		return processes, nil
 	}
 	d.match(r, cards, func(c Card, uuid string) {
-		pids := []int{}
-		for _, p := range c.Processes {
-			pids = append(pids, p.PID)
-		}
-		processes[uuid] = pids
+		processes[uuid] = c.pids()
 	})
 	return processes, nil
+}
+
+// pids are the processes of the card, never nil.
+func (c Card) pids() []int {
+	pids := []int{}
+	for _, p := range c.Processes {
+		pids = append(pids, p.PID)
+	}
+	return pids
 }
 
 func (d *Detector) match(r Reading, cards []accel.Card, found func(Card, string)) {

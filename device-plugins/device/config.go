@@ -28,6 +28,11 @@ type Config struct {
 	IgnoredGPUIDs     []string          `codec:"ignored_gpu_ids"`
 	SimConfig         string            `codec:"sim_config"`
 	NvidiaSMI         string            `codec:"nvidia_smi"`
+	UnhealthyOn       []string          `codec:"unhealthy_on"`
+	TextfileDir       string            `codec:"textfile_dir"`
+	TextfileDCGM      bool              `codec:"textfile_dcgm"`
+	XidHardware       []int             `codec:"xid_hardware"`
+	XidApplication    []int             `codec:"xid_application"`
 	Root              string            `codec:"root"`
 	StateDir          string            `codec:"state_dir"`
 	Server            string            `codec:"server"`
@@ -38,7 +43,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Enabled: true, SliceMemory: "1GiB", FingerprintPeriod: "5s", BadSamples: 3, RecoveryHold: "10s", NvidiaSMI: "nvidia-smi", Root: "/",
-		StateDir: "/var/lib/heteroflow",
+		StateDir: "/var/lib/heteroflow", XidHardware: hardwareXids(), XidApplication: applicationXids(),
 	}
 }
 
@@ -58,12 +63,28 @@ func configSchema() *hclspec.Spec {
 		"ignored_gpu_ids":    list("ignored_gpu_ids"),
 		"sim_config":         nomadplugin.OptString("sim_config", ""),
 		"nvidia_smi":         nomadplugin.OptString("nvidia_smi", d.NvidiaSMI),
+		"unhealthy_on":       list("unhealthy_on"),
+		"textfile_dir":       nomadplugin.OptString("textfile_dir", ""),
+		"textfile_dcgm":      nomadplugin.OptBool("textfile_dcgm", false),
+		"xid_hardware":       nomadplugin.Default(nomadplugin.Attr("xid_hardware", "list(number)", false), literal(d.XidHardware)),
+		"xid_application":    nomadplugin.Default(nomadplugin.Attr("xid_application", "list(number)", false), literal(d.XidApplication)),
 		"root":               nomadplugin.OptString("root", d.Root),
 		"state_dir":          nomadplugin.OptString("state_dir", d.StateDir),
 		"server":             nomadplugin.OptString("server", ""),
 		"token":              nomadplugin.OptString("token", ""),
 	})
 }
+
+// hardwareXids are the errors of NVIDIA's driver that speak of a sick card, applicationXids those that a program makes.
+// See https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, and for 46 and 48 what NVIDIA drains a node for:
+// https://docs.nvidia.com/health-validation/reference/checks/xid.md. The catalogue has a card reset after 109, which programs
+// cause so often that NVIDIA's own plugin for Kubernetes leaves the card in use, as here.
+func hardwareXids() []int { return []int{46, 48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140} }
+
+func applicationXids() []int { return []int{13, 31, 43, 45, 68, 69, 109} }
+
+// literal is a list as HCL.
+func literal(numbers []int) string { return strings.ReplaceAll(fmt.Sprint(numbers), " ", ", ") }
 
 // settings is a Config that was checked.
 type settings struct {
@@ -93,6 +114,19 @@ func (c Config) check() (settings, error) {
 	}
 	if c.BadSamples < 1 {
 		bad("bad_samples: %d is too few: write 1 or more", c.BadSamples)
+	}
+	for _, name := range c.UnhealthyOn {
+		if !slices.ContainsFunc(conditions, func(c condition) bool { return c.name == name }) {
+			bad(`unhealthy_on: %q is not known: write "ecc", "memory_repair", "thermal" or "power_brake"`, name)
+		}
+	}
+	if c.TextfileDCGM && c.TextfileDir == "" {
+		bad(`textfile_dcgm: there is no file to write to: write textfile_dir, for example "/var/lib/node_exporter/textfile_collector"`)
+	}
+	for _, xid := range c.XidHardware {
+		if slices.Contains(c.XidApplication, xid) {
+			bad("xid_hardware, xid_application: %d is in both: write it in one of them", xid)
+		}
 	}
 	for _, v := range c.Vendors {
 		if _, err := accel.ParseVendor(v); err != nil {

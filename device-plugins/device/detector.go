@@ -43,11 +43,51 @@ type Reserver interface {
 	BeforeReserve(ctx context.Context, cards []accel.Card) error
 }
 
+// An EventTeller hands over what befell its cards since it was asked last. It is asked after every Detect. Nil says that
+// it cannot hear of events as things are, an empty list that there were none.
+type EventTeller interface {
+	Events() []Event
+}
+
+// Event is one thing that befell one card.
+type Event struct {
+	Card  string // UUID
+	Code  string // short and stable, such as xid-31
+	Text  string // for people
+	Blame Blame
+}
+
+// Blame says whose fault an event is.
+type Blame int
+
+// Whose fault an event can be.
+const (
+	BlameNobody Blame = iota // it is told, and nothing follows from it
+	BlameJob                 // a program made an error: the card stays
+	BlameCard                // the card is unhealthy from now on, until its readings were good for a while
+)
+
 // Sample is the live numbers of one card. Nil is a number that the card does not report.
 type Sample struct {
-	MemoryUsedMiB  *uint64
-	UtilizationPct *float64 // share of time in which a kernel ran, 0–100
-	TemperatureC   *float64
-	PowerW         *float64
-	PowerLimitW    *float64
+	MemoryUsedMiB        *uint64
+	UtilizationPct       *float64 // share of time in which a kernel ran, 0–100
+	MemoryUtilizationPct *float64 // share of time in which memory was read or written, 0–100
+	TemperatureC         *float64
+	MemoryTemperatureC   *float64
+	PowerW               *float64
+	PowerLimitW          *float64
+	EnergyJ              *float64 // since the driver was loaded
+	ClockMHz             *float64
+	MemoryClockMHz       *float64
+	FanPct               *float64 // share of its full speed, 0–100
+	LinkErrors           *float64 // of the links to other cards, since they were last reset
+	PCIeReplays          *float64
+	ECCCorrected         *float64 // memory errors since the driver was loaded
+	ECCUncorrected       *float64
+	RetiredPages         *float64
+	RemappedRows         *float64
+	RepairPending        *bool // a page or row of memory is to be replaced at the next reset
+	ThermalSlowdown      *bool // the clocks are held down because of heat
+	PowerBrake           *bool // the clocks are held down from outside, such as by the power supply
+	Processes            []int // compute processes; nil when they are not known, empty when there are none
 }

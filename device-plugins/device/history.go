@@ -1,6 +1,8 @@
 package device
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -73,4 +75,11 @@ func (h *history) write(records ...health.Record) {
 	if err := health.Append(h.dir, records...); err != nil {
 		h.log.Warn("health history cannot be written", "error", err)
 	}
+}
+
+// foreign writes down that processes without a grant use a card.
+func (h *history) foreign(c accel.Card, processes []int, at time.Time) {
+	const most = 8
+	text := fmt.Sprint(processes[:min(len(processes), most)])
+	h.write(record(c, health.Foreign, "processes "+strings.Trim(text, "[]")+" run on it without a grant", at))
 }

@@ -41,7 +41,9 @@ type Plugin struct {
 	sources []*source
 	forms   *formBook
 	history *history
-	changed chan struct{} // closed and replaced at every change
+	faults  map[string]*faults // card → what was counted; none while its brand tells of no events
+	flagged map[string]bool    // cards that processes without a grant use
+	changed chan struct{}      // closed and replaced at every change
 
 	watchMu  sync.Mutex
 	watching int
@@ -54,7 +56,7 @@ var _ nomadplugin.Device = (*Plugin)(nil)
 func New(build Build, log hclog.Logger) *Plugin {
 	return &Plugin{
 		log: log, build: build, now: time.Now, limit: callLimit, retry: 2 * time.Second,
-		changed: make(chan struct{}), set: settings{Config: DefaultConfig()},
+		changed: make(chan struct{}), faults: map[string]*faults{}, flagged: map[string]bool{}, set: settings{Config: DefaultConfig()},
 	}
 }
 

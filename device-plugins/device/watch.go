@@ -21,6 +21,7 @@ type source struct {
 	near     map[string]neighbours // guarded by Plugin.mu: by UUID
 
 	detecting, sampling, listing, linking atomic.Bool
+	last                                  sampled
 }
 
 func newSource(d Detector, set settings, now func() time.Time) *source {
@@ -72,6 +73,12 @@ func guarded[T any](ctx context.Context, busy *atomic.Bool, limit time.Duration,
 // observe makes one reading of a source and files it.
 func (p *Plugin) observe(ctx context.Context, s *source) {
 	cards, err := guarded(ctx, &s.detecting, p.limit, s.Detect)
+	p.mu.Lock()
+	set := p.set
+	p.mu.Unlock()
+	if err == nil && len(set.UnhealthyOn) > 0 {
+		cards = set.judged(cards, p.sample(ctx, s))
+	}
 	if ctx.Err() != nil {
 		return // the plugin is ending: this says nothing about the cards
 	}
@@ -96,6 +103,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 		s.trouble = ""
 		s.tracker.observe(valid(cards))
 	}
+	p.hear(s)
 	p.history.follow(s.tracker.cards(), p.now())
 	s.reported = true
 	p.notify()
@@ -159,6 +167,9 @@ func (p *Plugin) startWatch() (end func()) {
 		if l, ok := s.Detector.(Linker); ok {
 			loops.Go(func() { p.followLinks(ctx, s, l) })
 		}
+	}
+	if set.TextfileDir != "" {
+		loops.Go(func() { p.keepTextfile(ctx, set) })
 	}
 	if set.Server != "" {
 		loops.Go(func() { p.followIntents(ctx, newIntentClient(set.Server, set.Token)) })

@@ -132,7 +132,7 @@ func TestDetect(t *testing.T) {
 		t.Errorf("processes %v: %s", err, diff)
 	}
 	samples, err := d.Sample(context.Background(), cards)
-	want := map[string]device.Sample{"PCI-0000:01:00.0": {MemoryUsedMiB: ptr[uint64](1339), UtilizationPct: ptr(98.0), TemperatureC: ptr(56.0)}}
+	want := map[string]device.Sample{"PCI-0000:01:00.0": {MemoryUsedMiB: ptr[uint64](1339), UtilizationPct: ptr(98.0), TemperatureC: ptr(56.0), Processes: []int{120, 2022}}}
 	if diff := cmp.Diff(want, samples); diff != "" || err != nil {
 		t.Errorf("samples %v: %s", err, diff)
 	}

@@ -3,7 +3,6 @@ package nvidia
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os/exec"
 	"slices"
@@ -29,6 +28,9 @@ const reasonTool = "nvidia-smi cannot reach the NVIDIA driver"
 type Config struct {
 	Root string // folder with /proc and /sys of the machine; NVML is used only when it is "/" or empty
 	SMI  string // nvidia-smi: a name to find on PATH, or a path; empty is the name
+	// XidHardware are the Xids that are blamed on the card, XidApplication those that are blamed on the job. Others are told
+	// and blamed on nobody.
+	XidHardware, XidApplication []int
 }
 
 // Detector finds NVIDIA cards. It is safe for concurrent use.
@@ -41,6 +43,7 @@ type Detector struct {
 	mu     sync.Mutex
 	minors map[string]int // card UUID → number of its device node
 	said   string         // the last thing logged about the path taken
+	witness
 }
 
 var (
@@ -48,11 +51,12 @@ var (
 	_ device.Sampler       = (*Detector)(nil)
 	_ device.ProcessLister = (*Detector)(nil)
 	_ device.NodeLister    = (*Detector)(nil)
+	_ device.EventTeller   = (*Detector)(nil)
 )
 
 // New returns a detector. It touches nothing until the first call.
 func New(cfg Config, log hclog.Logger) *Detector {
-	d := &Detector{log: log, files: hostfs.New(cfg.Root), smi: &smi{path: cfg.SMI}, minors: map[string]int{}}
+	d := &Detector{log: log, files: hostfs.New(cfg.Root), smi: &smi{path: cfg.SMI}, minors: map[string]int{}, witness: newWitness(cfg)}
 	if d.smi.path == "" {
 		d.smi.path = "nvidia-smi"
 	}
@@ -88,11 +92,16 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	noLibrary := errors.New("nvml is not used under another root than /")
 	if d.nvml != nil {
 		var r report
-		if r, noLibrary = d.nvml(); noLibrary == nil {
+		if r, noLibrary = d.byNVML(); noLibrary == nil {
 			d.say("nvml", nil)
 			r.addKernel(kernel)
+			d.blame(&r)
 			return r, "nvml", nil
 		}
+	}
+	lost := ""
+	if d.nvml != nil && !errors.Is(noLibrary, errNVMLAbsent) {
+		lost = "NVML does not answer: " + noLibrary.Error()
 	}
 	limited, cancel := context.WithTimeout(ctx, toolLimit)
 	defer cancel()
@@ -103,8 +112,8 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 		r.addKernel(kernel)
 		return r, "cli", nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
-		d.say("sysfs", err)
-		return kernel, "sysfs", nil
+		d.say("sysfs", errors.Join(noLibrary, err))
+		return d.byKernel(kernel, lost)
 	}
 	reason := reasonTool
 	if err != nil {
@@ -114,14 +123,23 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 		}
 	}
 	d.say("sysfs", errors.New(reason))
-	if len(kernel.gpus) == 0 {
-		if err == nil {
-			return kernel, "sysfs", nil // a tool without driver and without cards: nothing is there
-		}
-		return report{}, "", fmt.Errorf("%s", reason)
+	if len(kernel.gpus) == 0 && err != nil {
+		return report{}, "", errors.New(reason)
+	}
+	return d.byKernel(kernel, reason)
+}
+
+// byKernel is the reading without library and tool. Cards that the kernel lists cannot be used while something is wrong
+// with the library or the tool. Where it lists none, and there were some before, it cannot be told what became of them.
+func (d *Detector) byKernel(kernel report, wrong string) (report, string, error) {
+	d.mu.Lock()
+	had := len(d.minors) > 0
+	d.mu.Unlock()
+	if wrong != "" && len(kernel.gpus) == 0 && had {
+		return report{}, "", errors.New(wrong)
 	}
 	for i := range kernel.gpus {
-		first(&kernel.gpus[i].dead, reason)
+		first(&kernel.gpus[i].dead, wrong)
 	}
 	return kernel, "sysfs", nil
 }
@@ -165,7 +183,7 @@ func (d *Detector) Nodes(card accel.Card) []string {
 // live reads the numbers that change, by the best path that answers.
 func (d *Detector) live(ctx context.Context, cards []accel.Card) (report, error) {
 	if d.nvml != nil {
-		if r, err := d.nvml(); err == nil {
+		if r, err := d.byNVML(); err == nil {
 			return r, nil
 		}
 	}
@@ -188,10 +206,7 @@ func (d *Detector) Sample(ctx context.Context, cards []accel.Card) (map[string]d
 		}
 		g := r.gpus[i]
 		if c.Form != accel.Partition {
-			samples[c.UUID] = device.Sample{
-				MemoryUsedMiB: g.memoryUsed, UtilizationPct: g.utilization, TemperatureC: g.temperature,
-				PowerW: g.power, PowerLimitW: g.powerOf,
-			}
+			samples[c.UUID] = g.sample(r)
 			continue
 		}
 		for _, m := range g.migs {
@@ -237,7 +252,7 @@ func (d *Detector) Processes(ctx context.Context, cards []accel.Card) (map[strin
 	var r report
 	err := errNVMLAbsent
 	if d.nvml != nil {
-		r, err = d.nvml()
+		r, err = d.byNVML()
 	}
 	if err != nil || !r.processesKnown {
 		if r, err = d.smi.readProcesses(ctx); err != nil {

@@ -13,37 +13,51 @@ import (
 
 var errNVMLAbsent = errors.New("the NVML library is not installed")
 
-// The library is loaded once and kept: it must not be unloaded while an abandoned call may still be inside it.
-var (
-	libMu    sync.Mutex
-	lib      nvml.Interface
-	libReady bool
-)
+// A library is NVML with what is remembered between readings. One call is inside it at a time, so that it is never
+// unloaded while an abandoned call may still use it.
+type library struct {
+	open func() nvml.Interface
+
+	mu    sync.Mutex
+	lib   nvml.Interface // nil before the first reading
+	ready bool           // it was initialised, and no reading failed since
+	watch watch
+}
+
+// shared is the machine's one library, for all detectors.
+var shared = &library{open: func() nvml.Interface { return nvml.New() }}
 
 // nvmlReport reads everything by NVML. errNVMLAbsent says that there is no library here.
-func nvmlReport() (report, error) {
-	libMu.Lock()
-	defer libMu.Unlock()
-	if lib == nil {
-		lib = nvml.New()
+func nvmlReport() (report, error) { return shared.report() }
+
+// report reads everything. Where the library is lost, after the driver was reloaded or the agent was denied its devices,
+// it is begun anew at the next reading, as often as it takes.
+func (l *library) report() (report, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lib == nil {
+		l.lib = l.open()
 	}
-	if !libReady {
-		switch ret := lib.Init(); ret {
+	if !l.ready {
+		switch ret := l.lib.Init(); ret {
 		case nvml.SUCCESS:
-			libReady = true
+			l.ready = true
 		case nvml.ERROR_LIBRARY_NOT_FOUND:
 			return report{}, errNVMLAbsent
 		default:
 			return report{}, fmt.Errorf("start nvml: %s", nvml.ErrorString(ret))
 		}
 	}
-	r, ret := readNVML(lib)
-	if ret == nvml.ERROR_UNINITIALIZED || ret == nvml.ERROR_DRIVER_NOT_LOADED {
-		libReady = false // the driver was reloaded: begin again next time
-	}
+	r, ret := readNVML(l.lib)
 	if ret != nvml.SUCCESS {
-		return report{}, fmt.Errorf("count cards by nvml: %s", nvml.ErrorString(ret))
+		why := fmt.Errorf("count cards by nvml: %s", nvml.ErrorString(ret))
+		l.ready, l.watch = false, watch{} // its handles died with it
+		if ret := l.lib.Shutdown(); ret != nvml.SUCCESS && ret != nvml.ERROR_UNINITIALIZED {
+			why = fmt.Errorf("%w; end nvml: %s", why, nvml.ErrorString(ret))
+		}
+		return report{}, why
 	}
+	r.events = l.watch.events(l.lib, r)
 	return r, nil
 }
 
@@ -64,6 +78,7 @@ func readNVML(lib nvml.Interface) (report, nvml.Return) {
 			continue
 		}
 		g := nvmlGPU(d)
+		g.nvmlMore(lib, d)
 		g.index = &index
 		r.gpus = append(r.gpus, g)
 		processes, ret := d.GetComputeRunningProcesses()

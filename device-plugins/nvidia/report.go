@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 )
 
 // A report is what one reading said, in the words of the tool. Fields the reading did not have are nil or empty:
@@ -18,6 +20,14 @@ type report struct {
 	processesKnown bool
 	// noDriver is set when the tool says that it cannot reach the driver, noDevices when it says that it found none.
 	noDriver, noDevices bool
+	events              []event // what befell cards since the last reading
+}
+
+// event is an Xid: what the driver reported of a board.
+type event struct {
+	uuid string
+	xid  int
+	gi   *int // GPU instance that it is about, nil for the whole board
 }
 
 // gpu is one board as a reading printed it.
@@ -35,6 +45,9 @@ type gpu struct {
 
 	memoryUsed                               *uint64
 	utilization, temperature, power, powerOf *float64
+
+	more       device.Sample // numbers that only NVML gives
+	needsReset bool          // the card says that it must be reset before it is of use
 }
 
 // mig is one existing partition.
