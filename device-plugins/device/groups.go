@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/structspb"
@@ -71,6 +72,7 @@ func (o offer) facts() attributes {
 	if o.MemoryMiB != nil {
 		a[accel.AttrMemory] = intAttr(int64(*o.MemoryMiB), "MiB")
 	}
+	o.published(a)
 	if unit := o.unitMiB(); unit != nil {
 		a[accel.AttrUnitMemory] = intAttr(int64(*unit), "MiB")
 	}
@@ -88,9 +90,24 @@ func (o offer) facts() attributes {
 	return a
 }
 
+// published adds what is published of the model. It is never taken for what the card itself says: where the memory is not
+// known it stays unknown, and what is published is a hint under a name of its own. A partition has a part of its board's.
+func (o offer) published(a attributes) {
+	product, known := catalogue.ByName(o.Vendor, o.RawName, o.Model)
+	if !known {
+		return
+	}
+	if product.Arch != "" {
+		a[accel.AttrArch] = textAttr(product.Arch)
+	}
+	if o.MemoryMiB == nil && product.MemoryMiB != nil && o.Form != accel.Partition {
+		a[accel.AttrHintMemory] = intAttr(int64(*product.MemoryMiB), "MiB")
+	}
+}
+
 // modelFacts are the attributes that a group of several cards may carry.
 var modelFacts = []string{
-	accel.AttrMemory, accel.AttrUnitMemory, accel.AttrModel, accel.AttrDriver, accel.AttrForm, accel.AttrPolicy, accel.AttrModes,
+	accel.AttrMemory, accel.AttrUnitMemory, accel.AttrModel, accel.AttrArch, accel.AttrDriver, accel.AttrForm, accel.AttrPolicy, accel.AttrModes,
 }
 
 // sharedFacts are those that all cards that know them agree on. A card that lost its voice does not change the others.

@@ -164,7 +164,7 @@ func TestFingerprint_WholeCardsByModelWithDescriptors(t *testing.T) {
 		t.Errorf("locality %q", got)
 	}
 	want := map[string]*structspb.Attribute{
-		"memory": intAttr(46068, "MiB"), "unit_memory": intAttr(46068, "MiB"), "model": textAttr("A40"), "form": textAttr("whole"),
+		"memory": intAttr(46068, "MiB"), "unit_memory": intAttr(46068, "MiB"), "model": textAttr("A40"), "form": textAttr("whole"), "arch": textAttr("Ampere"),
 		"form_policy": textAttr("auto"), "driver_version": textAttr("525.60.13"), "state": textAttr("ok"),
 	}
 	for name, v := range want {

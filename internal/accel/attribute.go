@@ -9,9 +9,11 @@ const (
 	AttrPCI        = "pci_bus_id"     // PCI address
 	AttrNUMA       = "numa_node"      // NUMA node
 	AttrMemory     = "memory"         // memory of the card, MiB
+	AttrHintMemory = "memory_hint"    // what is published of the model, MiB, where the card does not tell its memory; source=catalogue
 	AttrUnitMemory = "unit_memory"    // memory of one instance, MiB; the card's for whole cards
 	AttrDriver     = "driver_version" // version of the kernel driver
 	AttrModel      = "model"          // model name, see ModelName
+	AttrArch       = "arch"           // architecture of the model in its maker's words, as published
 	AttrForm       = "form"           // whole, shared, mig or partition
 	AttrPolicy     = "form_policy"    // auto when the form may be switched by intent, fixed otherwise
 	AttrModes      = "modes"          // probed sharing modes, comma separated
