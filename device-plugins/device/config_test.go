@@ -1,10 +1,12 @@
 package device
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/host"
 )
 
 func TestConfig_RefusalsSayWhatToWrite(t *testing.T) {
@@ -23,6 +25,10 @@ func TestConfig_RefusalsSayWhatToWrite(t *testing.T) {
 		"state folder":          {func(c *Config) { c.StateDir = "" }, "write a folder"},
 		"form":                  {func(c *Config) { c.Forms = map[string]string{"A100*": "mig"} }, `write "whole", "shared" or "auto"`},
 		"pattern":               {func(c *Config) { c.Forms = map[string]string{"A[": "whole"} }, "write a UUID"},
+		"hold":                  {func(c *Config) { c.RecoveryHold = "-1s" }, `write for example "10s"`},
+		"condition":             {func(c *Config) { c.UnhealthyOn = []string{"heat"} }, `write "ecc", "memory_repair"`},
+		"file of metrics":       {func(c *Config) { c.TextfileDCGM = true }, "write textfile_dir"},
+		"whose fault":           {func(c *Config) { c.XidApplication = append(c.XidApplication, 48) }, "48 is in both"},
 		"several things at one": {func(c *Config) { c.SliceMemory, c.BadSamples = "x", 0 }, "bad_samples"},
 	}
 	for name, tc := range cases {
@@ -64,6 +70,30 @@ func TestConfig_MostExactRuleWins(t *testing.T) {
 	for name, tc := range cases {
 		if got := set.fixedForm(tc.card); got != tc.want {
 			t.Errorf("%s: form %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// The lists of numbers arrive as an agent sends them, and replace the defaults.
+func TestConfigure_ListsOfXids(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil)
+	for _, tc := range []struct {
+		config                map[string]any
+		hardware, application []int
+	}{
+		{map[string]any{}, hardwareXids(), applicationXids()},
+		{map[string]any{"xid_hardware": []any{79}, "xid_application": []any{}}, []int{79}, nil},
+	} {
+		sent, err := host.EncodeConfig(p.ConfigSchema(), tc.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Configure(sent); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(p.set.XidHardware, tc.hardware) || !slices.Equal(p.set.XidApplication, tc.application) {
+			t.Errorf("%v: lists %v and %v", tc.config, p.set.XidHardware, p.set.XidApplication)
 		}
 	}
 }

@@ -338,3 +338,22 @@ func TestDetector_Suite(t *testing.T) {
 		})
 	}
 }
+
+// A driver that is installed while the plugin runs brings its tool with it: the next reading finds it.
+func TestDetect_ToolInstalledLater(t *testing.T) {
+	t.Parallel()
+	later := standIn(t, "rtx4080")
+	if err := os.Rename(later, later+".package"); err != nil {
+		t.Fatal(err)
+	}
+	d := New(Config{Root: t.TempDir(), SMI: later}, hclog.NewNullLogger())
+	if cards, err := d.Detect(context.Background()); err != nil || len(cards) != 0 {
+		t.Fatalf("cards %v, %v", cards, err)
+	}
+	if err := os.Rename(later+".package", later); err != nil {
+		t.Fatal(err)
+	}
+	if cards, err := d.Detect(context.Background()); err != nil || len(cards) != 1 || !cards[0].Health.OK {
+		t.Errorf("cards %v, %v", cards, err)
+	}
+}

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/hcl/v2/gohcl"
 	"github.com/hashicorp/hcl/v2/hclparse"
 
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -40,6 +41,7 @@ type control struct {
 	Faults    []faultBlock   `hcl:"fault,block"`
 	Delay     []delayBlock   `hcl:"delay,block"`
 	Processes []processBlock `hcl:"process,block"`
+	Events    []eventBlock   `hcl:"event,block"`
 }
 
 // faultBlock is what is wrong with one card, named by UUID or vendor/index, or with a whole brand, named by vendor.
@@ -57,6 +59,16 @@ type delayBlock struct {
 	Reserve     string `hcl:"reserve,optional"`
 	Stats       string `hcl:"stats,optional"`
 }
+
+// eventBlock befalls a card once. The same text with another id befalls it again.
+type eventBlock struct {
+	Card  string `hcl:"card,label"`
+	Text  string `hcl:"text"`
+	Blame string `hcl:"blame,optional"` // card, job, or nobody when absent
+	ID    int    `hcl:"id,optional"`
+}
+
+var blames = map[string]device.Blame{"": device.BlameNobody, "card": device.BlameCard, "job": device.BlameJob}
 
 type processBlock struct {
 	Card string `hcl:"card"`
@@ -111,6 +123,11 @@ func (c control) check() error {
 			if _, err := duration(text); err != nil {
 				problems = append(problems, err)
 			}
+		}
+	}
+	for _, e := range c.Events {
+		if _, ok := blames[e.Blame]; !ok {
+			problems = append(problems, fmt.Errorf(`event: nobody is called %q: write blame = "card" or "job", or leave it out`, e.Blame))
 		}
 	}
 	return errors.Join(problems...)

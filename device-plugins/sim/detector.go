@@ -22,7 +22,8 @@ type Detector struct {
 	switches *switches
 
 	mu      sync.Mutex
-	samples int // how often live numbers were read
+	samples int             // how often live numbers were read
+	told    map[string]bool // events that befell their cards
 }
 
 var (
@@ -30,6 +31,7 @@ var (
 	_ device.Sampler       = (*Detector)(nil)
 	_ device.ProcessLister = (*Detector)(nil)
 	_ device.Reserver      = (*Detector)(nil)
+	_ device.EventTeller   = (*Detector)(nil)
 )
 
 // Name is the name of the source.
@@ -132,6 +134,31 @@ func (c control) processesOn(card accel.Card) []int {
 		}
 	}
 	return pids
+}
+
+// Events are those of the control file that were not told yet.
+func (d *Detector) Events() []device.Event {
+	now, err := d.switches.read()
+	if err != nil {
+		return nil // Detect tells it
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	events := []device.Event{}
+	for _, e := range now.Events {
+		for _, c := range d.cards {
+			key := fmt.Sprint(c.UUID, e)
+			if !names(e.Card, c) || d.told[key] {
+				continue
+			}
+			if d.told == nil {
+				d.told = map[string]bool{}
+			}
+			d.told[key] = true
+			events = append(events, device.Event{Card: c.UUID, Code: "simulated", Text: e.Text, Blame: blames[e.Blame]})
+		}
+	}
+	return events
 }
 
 // BeforeReserve takes as long as the control file says.

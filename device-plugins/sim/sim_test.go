@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -206,6 +207,38 @@ func TestLoad_RefusalsSayWhereAndWhat(t *testing.T) {
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "none.hcl")); err == nil {
 		t.Error("an absent file is accepted")
+	}
+}
+
+func TestEvents_BefallOnce(t *testing.T) {
+	t.Parallel()
+	brands, setControl := load(t)
+	d := brands[accel.NVIDIA]
+	if got := d.Events(); got == nil || len(got) > 0 {
+		t.Errorf("events %v", got)
+	}
+	const fault = `event "nvidia/1" {
+  text  = "Xid 79: fallen off the bus"
+  blame = "card"
+`
+	setControl(fault + "}")
+	want := []device.Event{{Card: detect(t, d)[1].UUID, Code: "simulated", Text: "Xid 79: fallen off the bus", Blame: device.BlameCard}}
+	if diff := cmp.Diff(want, d.Events()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := d.Events(); len(got) > 0 {
+		t.Errorf("told twice: %v", got)
+	}
+	setControl(fault + "  id = 2\n}")
+	if diff := cmp.Diff(want, d.Events()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	setControl(`event "nvidia" {
+  text  = "x"
+  blame = "user"
+}`)
+	if _, err := d.Detect(ctx); err == nil || !strings.Contains(err.Error(), `write blame = "card"`) {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -175,7 +175,7 @@ func TestDoctor(t *testing.T) {
 	})
 	nomad := newFake(t, map[string]any{"GET /v1/agent/self": map[string]any{"config": map[string]any{"Version": map[string]any{"Version": "2.0.5"}}}})
 	// A DOCKER_HOST of this machine would show in the output; the line is the machine's, not the test's.
-	r := f.call(t, map[string]string{"NOMAD_ADDR": nomad.URL, "CONSUL_HTTP_ADDR": strings.TrimPrefix(f.URL, "http://"), "DATABASE_URL": "sqlite:///x.db"}, "doctor", "-bin-dir", "/nowhere")
+	r := f.call(t, map[string]string{"NOMAD_ADDR": nomad.URL, "CONSUL_HTTP_ADDR": strings.TrimPrefix(f.URL, "http://"), "DATABASE_URL": "sqlite:///x.db"}, "doctor", "-bin-dir", "/nowhere", "-state-dir", t.TempDir())
 	lines := strings.Split(r.out, "\n")
 	var kept []string
 	for i := 0; i < len(lines); i++ {
