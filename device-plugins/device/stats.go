@@ -80,7 +80,7 @@ func (p *Plugin) read(ctx context.Context) []state {
 	defer p.mu.Unlock()
 	granted, err := p.granted()
 	if err != nil {
-		p.log.Warn("some grants cannot be read, processes outside of them are not looked for", "error", err)
+		p.log.Debug("some grants cannot be read, processes outside of them are not looked for", "error", err)
 	}
 	states := make([]state, len(offers))
 	for i, o := range offers {
