@@ -16,6 +16,7 @@ const Driver = "heteroflow"
 const (
 	defaultCPU       = 100
 	defaultMemoryMiB = 300
+	defaultDiskMiB   = 300
 	defaultPriority  = 50
 )
 
@@ -97,14 +98,21 @@ func loose(job Tree, jobType string) string {
 	return ""
 }
 
+// disk is the size of the group's ephemeral disk.
+func (r *reader) disk(path string, g map[string]any) int {
+	disk, _ := get(g, "EphemeralDisk").(map[string]any)
+	return int(r.number(path+".EphemeralDisk.SizeMB", get(disk, "SizeMB"), defaultDiskMiB))
+}
+
 // readGroup reads one group and whether one of its tasks has an ask.
 func (r *reader) readGroup(path string, g map[string]any, ofJob []engine.Constraint) (engine.GroupAsk, bool) {
 	r.group = getString(g, "Name")
 	defer func() { r.group, r.task = "", "" }()
-	r.once(path, g, "Name", "Count", "Tasks", "Constraints", "Networks")
+	r.once(path, g, "Name", "Count", "Tasks", "Constraints", "Networks", "EphemeralDisk")
 	ofGroup, distinct := readConstraints(g)
 	ask := engine.GroupAsk{
 		Name: r.group, Count: int(r.number(path+".Count", get(g, "Count"), 1)),
+		DiskMiB:       r.disk(path, g),
 		Constraints:   slices.Concat(ofJob, ofGroup),
 		DistinctHosts: distinct || staticPort(g),
 	}

@@ -203,7 +203,7 @@ func TestRead_Group(t *testing.T) {
 	want := engine.Request{
 		JobID: "llm", Namespace: "ml", Priority: 70, NodePool: "default",
 		Groups: []engine.GroupAsk{{
-			Name: "serve", Count: 2, CPUMHz: 500, MemoryMiB: 1324, DistinctHosts: true,
+			Name: "serve", Count: 2, CPUMHz: 500, MemoryMiB: 1324, DiskMiB: 300, DistinctHosts: true,
 			Constraints: []engine.Constraint{{L: "${attr.cpu.arch}", R: "amd64", Operand: "="}, {L: "${meta.rack}", R: "r1", Operand: "="}},
 			Tasks:       []engine.TaskAsk{{Name: "vllm", Driver: "heteroflow", Runtime: "docker", Ask: &ask}, {Name: "side", Driver: "docker"}},
 		}},

@@ -124,6 +124,7 @@ const (
 	CodeModelsDiffer   Code = "models_differ"   // enough free cards, but of different models
 	CodeCPU            Code = "cpu"             // too little processor beside the cards
 	CodeNodeMemory     Code = "node_memory"     // too little main memory beside the cards
+	CodeDisk           Code = "disk"            // too little disk for the group's ephemeral disk
 	CodeDistinctHosts  Code = "distinct_hosts"  // the node has an allocation of the job already
 	CodeOneNode        Code = "one_node"        // the group's tasks fit one by one, but not together on one node
 	CodeOneSpec        Code = "one_spec"        // fits alone, but not under one specification for all allocations
@@ -133,7 +134,7 @@ const (
 // codes lists the reasons of a node in the order in which they are checked.
 var codes = []Code{
 	CodeOffline, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeRuntimeMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
-	CodeQoS, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDistinctHosts, CodeOneNode, CodeOneSpec,
+	CodeQoS, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDisk, CodeDistinctHosts, CodeOneNode, CodeOneSpec,
 }
 
 // rank is the place of a code in that order. A code of somebody's own plugin comes after the built-in ones.

@@ -79,6 +79,8 @@ func (w *work) nodeLack(i int) lack {
 		free.code, free.have = CodeCPU, cpu
 	case memory < w.ask.MemoryMiB:
 		free.code, free.have = CodeNodeMemory, memory
+	case n.DiskMiB > 0 && n.DiskMiB-n.UsedDiskMiB-w.disk[i] < w.ask.DiskMiB:
+		free.code, free.have = CodeDisk, n.DiskMiB-n.UsedDiskMiB-w.disk[i]
 	case w.here[i] > 0 && w.ask.DistinctHosts || w.jobHere[i] > 0 && w.req.DistinctHosts:
 		free.code = CodeDistinctHosts
 	case len(w.tasks) > 1:
@@ -201,6 +203,8 @@ func (w *work) tell(r *Refusal, l lack, task int) {
 		w.tellBeside(r, node, w.ask.CPUMHz, l.have, "MHz of processor")
 	case CodeNodeMemory:
 		w.tellBeside(r, node, w.ask.MemoryMiB, l.have, "MiB of main memory")
+	case CodeDisk:
+		w.tellBeside(r, node, w.ask.DiskMiB, l.have, "MiB of disk")
 	default:
 		r.Sentence = fmt.Sprintf("needs %s; %s", r.Need, w.whyNot(l, node, ask))
 	}

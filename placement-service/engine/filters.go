@@ -64,6 +64,8 @@ func (resourceFilter) Room(c *Candidate) Code {
 		return CodeCPU
 	case c.FreeMemoryMiB < c.Group.MemoryMiB*c.Allocations:
 		return CodeNodeMemory
+	case c.Node.DiskMiB > 0 && c.FreeDiskMiB < c.Group.DiskMiB*c.Allocations:
+		return CodeDisk
 	}
 	return ""
 }

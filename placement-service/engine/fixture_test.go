@@ -28,6 +28,7 @@ type testNode struct {
 	Offline    bool              `json:"offline"`
 	CPU        int               `json:"cpu"`
 	Memory     int               `json:"memory"`
+	Disk       int               `json:"disk"`
 	Attrs      map[string]string `json:"attrs"`
 	NoDriver   bool              `json:"no_driver"`
 	Runtimes   map[string]bool   `json:"runtimes"`
@@ -40,7 +41,7 @@ func snapshotOf(nodes ...testNode) Snapshot {
 	for _, t := range nodes {
 		n := Node{
 			ID: "id-" + t.Name, Name: t.Name, Datacenter: or(t.Datacenter, "dc1"), Pool: t.Pool, Ready: !t.Offline,
-			CPUMHz: or(t.CPU, 64000), MemoryMiB: or(t.Memory, 512<<10), Attrs: t.Attrs,
+			CPUMHz: or(t.CPU, 64000), MemoryMiB: or(t.Memory, 512<<10), DiskMiB: t.Disk, Attrs: t.Attrs,
 			Drivers: map[string]bool{"heteroflow": !t.NoDriver, "docker": true}, Runtimes: t.Runtimes,
 		}
 		for _, c := range t.Cards {
@@ -108,7 +109,8 @@ func book(t interface{ Fatalf(string, ...any) }, s Snapshot, r Request, d Decisi
 			}
 			n.UsedCPUMHz += r.Groups[gi].CPUMHz
 			n.UsedMemoryMiB += r.Groups[gi].MemoryMiB
-			if n.UsedCPUMHz > n.CPUMHz || n.UsedMemoryMiB > n.MemoryMiB {
+			n.UsedDiskMiB += r.Groups[gi].DiskMiB
+			if n.UsedCPUMHz > n.CPUMHz || n.UsedMemoryMiB > n.MemoryMiB || n.DiskMiB > 0 && n.UsedDiskMiB > n.DiskMiB {
 				t.Fatalf("node %s is over its processor or memory", n.Name)
 			}
 			for _, task := range p.Tasks {

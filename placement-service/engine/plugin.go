@@ -44,6 +44,7 @@ type Candidate struct {
 	FreeUnits     int    // instances free now, what this decision took so far left out
 	FreeCPUMHz    int    // of the node
 	FreeMemoryMiB int    // of the node
+	FreeDiskMiB   int    // of the node; says nothing when the node's DiskMiB is 0
 	NodeUsedMiB   uint64 // card memory of the node that is taken
 	NodeTotalMiB  uint64 // card memory of the node
 	Here          int    // allocations of the job that this decision put on the node

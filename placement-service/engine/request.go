@@ -20,12 +20,13 @@ type Request struct {
 	Loose string `json:"loose,omitempty"`
 }
 
-// GroupAsk is one task group. CPU and memory are sums over all of its tasks, per allocation.
+// GroupAsk is one task group. CPU and memory are sums over all of its tasks, per allocation; the disk is the group's.
 type GroupAsk struct {
 	Name        string       `json:"name"`
 	Count       int          `json:"count"`
 	CPUMHz      int          `json:"cpu_mhz"`
 	MemoryMiB   int          `json:"memory_mib"`
+	DiskMiB     int          `json:"disk_mib,omitempty"`
 	Constraints []Constraint `json:"constraints,omitempty"` // of the job, the group and its tasks together
 	// DistinctHosts keeps the group's allocations on different nodes: the constraint of that name, or a static port.
 	DistinctHosts bool      `json:"distinct_hosts,omitempty"`

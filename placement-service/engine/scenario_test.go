@@ -39,6 +39,7 @@ type scenarioAsk struct {
 	Models      []string       `json:"models,omitempty"`
 	CPU         int            `json:"cpu,omitempty"`
 	Memory      int            `json:"memory,omitempty"`
+	Disk        int            `json:"disk,omitempty"`
 	Datacenters []string       `json:"datacenters,omitempty"`
 	NodePool    string         `json:"node_pool,omitempty"`
 	Constraints []Constraint   `json:"constraints,omitempty"`
@@ -63,7 +64,7 @@ func (a scenarioAsk) request() Request {
 	r := ask(or(a.Allocations, 1), a.ask())
 	r.Datacenters, r.NodePool, r.Loose = a.Datacenters, a.NodePool, a.Loose
 	g := &r.Groups[0]
-	g.CPUMHz, g.MemoryMiB = or(a.CPU, g.CPUMHz), or(a.Memory, g.MemoryMiB)
+	g.CPUMHz, g.MemoryMiB, g.DiskMiB = or(a.CPU, g.CPUMHz), or(a.Memory, g.MemoryMiB), a.Disk
 	g.Constraints, g.DistinctHosts = a.Constraints, a.Distinct
 	g.Tasks[0].Runtime = a.Runtime
 	if len(a.Tasks) > 0 {

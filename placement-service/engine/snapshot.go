@@ -23,8 +23,10 @@ type Node struct {
 	Ready         bool              `json:"ready"` // ready, eligible and not draining
 	CPUMHz        int               `json:"cpu_mhz"`
 	MemoryMiB     int               `json:"memory_mib"`
+	DiskMiB       int               `json:"disk_mib,omitempty"` // for ephemeral disks; 0 when the node does not say
 	UsedCPUMHz    int               `json:"used_cpu_mhz,omitempty"`
 	UsedMemoryMiB int               `json:"used_memory_mib,omitempty"`
+	UsedDiskMiB   int               `json:"used_disk_mib,omitempty"`
 	Pools         []Pool            `json:"pools,omitempty"`
 	Drivers       map[string]bool   `json:"drivers,omitempty"` // detected and healthy task drivers
 	// Runtimes are those that our driver says it has. A driver that says nothing of any leaves it empty, and the node

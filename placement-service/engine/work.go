@@ -16,6 +16,7 @@ type work struct {
 	used    []int    // instances taken by this decision, by pool
 	cpu     []int    // MHz taken by this decision, by node
 	memory  []int    // MiB taken by this decision, by node
+	disk    []int    // MiB taken by this decision, by node
 	jobHere []int    // allocations placed by this decision, by node
 	usedMiB []uint64 // card memory in use before this decision, by node
 	allMiB  []uint64 // card memory, by node
@@ -55,7 +56,7 @@ func (w *work) reset(e *Engine, s *Snapshot, r *Request) {
 	w.e, w.snap, w.req = e, s, r
 	nodes := len(s.Nodes)
 	w.first = resize(w.first, nodes+1)
-	w.cpu, w.memory, w.jobHere = resize(w.cpu, nodes), resize(w.memory, nodes), resize(w.jobHere, nodes)
+	w.cpu, w.memory, w.disk, w.jobHere = resize(w.cpu, nodes), resize(w.memory, nodes), resize(w.disk, nodes), resize(w.jobHere, nodes)
 	w.usedMiB, w.allMiB = resize(w.usedMiB, nodes), resize(w.allMiB, nodes)
 	total := 0
 	for i := range s.Nodes {
@@ -137,6 +138,7 @@ func (w *work) candidate(task, node, p int) *Candidate {
 		FreeUnits:     w.free(node, p),
 		FreeCPUMHz:    n.CPUMHz - n.UsedCPUMHz - w.cpu[node],
 		FreeMemoryMiB: n.MemoryMiB - n.UsedMemoryMiB - w.memory[node],
+		FreeDiskMiB:   n.DiskMiB - n.UsedDiskMiB - w.disk[node],
 		NodeUsedMiB:   w.usedMiB[node], NodeTotalMiB: w.allMiB[node],
 		Here:   w.jobHere[node],
 		models: w.models[task],
@@ -157,6 +159,7 @@ func (w *work) take(node int, items []item, picks []int, times int) {
 	}
 	w.cpu[node] += times * w.ask.CPUMHz
 	w.memory[node] += times * w.ask.MemoryMiB
+	w.disk[node] += times * w.ask.DiskMiB
 	w.here[node] += times
 	w.jobHere[node] += times
 }

@@ -274,17 +274,19 @@ func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Reque
 	}
 }
 
-// freeOwn gives back the processor and memory of the job's allocations: they are placed with the rest.
+// freeOwn gives back the processor, memory and disk of the job's allocations: they are placed with the rest.
 func (s *Submitter) freeOwn(snapshot *engine.Snapshot, key watch.JobKey) {
-	cpu, memory := map[string]int{}, map[string]int{}
+	cpu, memory, disk := map[string]int{}, map[string]int{}, map[string]int{}
 	for _, a := range s.World.LiveAllocs(key) {
 		cpu[a.NodeID] += a.CPUMHz
 		memory[a.NodeID] += a.MemoryMiB
+		disk[a.NodeID] += a.DiskMiB
 	}
 	for i := range snapshot.Nodes {
 		n := &snapshot.Nodes[i]
 		n.UsedCPUMHz = max(0, n.UsedCPUMHz-cpu[n.ID])
 		n.UsedMemoryMiB = max(0, n.UsedMemoryMiB-memory[n.ID])
+		n.UsedDiskMiB = max(0, n.UsedDiskMiB-disk[n.ID])
 	}
 }
 

@@ -124,7 +124,7 @@ func (w *World) setAlloc(a *Alloc, now time.Time) bool {
 		return false
 	}
 	if old != nil && len(a.Devices) == 0 && a.CPUMHz == 0 { // an event without resources
-		a.Devices, a.CPUMHz, a.MemoryMiB = old.Devices, old.CPUMHz, old.MemoryMiB
+		a.Devices, a.CPUMHz, a.MemoryMiB, a.DiskMiB = old.Devices, old.CPUMHz, old.MemoryMiB, old.DiskMiB
 	}
 	w.allocs[a.ID] = a
 	changed := holdingChanged(old, a)
@@ -180,6 +180,7 @@ func (w *World) recount(nodeID string) {
 	for _, a := range w.byNode[nodeID] {
 		use.cpuMHz += a.CPUMHz
 		use.memoryMiB += a.MemoryMiB
+		use.diskMiB += a.DiskMiB
 		for _, d := range a.Devices {
 			use.units[d.Group] += len(d.IDs)
 			for _, id := range d.IDs {
@@ -247,6 +248,7 @@ func (a *Alloc) take(r *api.AllocatedResources) {
 	if r == nil {
 		return
 	}
+	a.DiskMiB = int(r.Shared.DiskMB)
 	for _, task := range slices.Sorted(maps.Keys(r.Tasks)) {
 		res := r.Tasks[task]
 		if res == nil {

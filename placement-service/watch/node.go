@@ -55,9 +55,11 @@ func viewNode(n *api.Node) *nodeView {
 		return v
 	}
 	v.engine.CPUMHz, v.engine.MemoryMiB = int(n.NodeResources.Cpu.CpuShares), int(n.NodeResources.Memory.MemoryMB)
+	v.engine.DiskMiB = int(n.NodeResources.Disk.DiskMB)
 	if r := n.ReservedResources; r != nil {
 		v.engine.CPUMHz -= int(r.Cpu.CpuShares)
 		v.engine.MemoryMiB -= int(r.Memory.MemoryMB)
+		v.engine.DiskMiB -= int(r.Disk.DiskMB)
 	}
 	descriptors := map[string]*api.NodeDeviceResource{}
 	for _, g := range n.NodeResources.Devices {

@@ -33,6 +33,7 @@ type Alloc struct {
 	Desired   string // desired status
 	CPUMHz    int
 	MemoryMiB int
+	DiskMiB   int
 	Devices   []Device
 	modify    uint64
 }
@@ -83,9 +84,9 @@ type World struct {
 
 // nodeUsage is what live allocations hold on one node.
 type nodeUsage struct {
-	cpuMHz, memoryMiB int
-	cards             map[string]int // card UUID → units
-	units             map[string]int // device group → units
+	cpuMHz, memoryMiB, diskMiB int
+	cards                      map[string]int // card UUID → units
+	units                      map[string]int // device group → units
 }
 
 // NewWorld makes an empty world.
@@ -141,12 +142,12 @@ func (w *World) engineNode(id string, taken Taken) engine.Node {
 	use, here := w.usage[id], taken[id]
 	if len(here) == 0 && (use == nil || len(use.units) == 0) {
 		if use != nil {
-			n.UsedCPUMHz, n.UsedMemoryMiB = use.cpuMHz, use.memoryMiB
+			n.UsedCPUMHz, n.UsedMemoryMiB, n.UsedDiskMiB = use.cpuMHz, use.memoryMiB, use.diskMiB
 		}
 		return n // nothing is taken of its cards: the pools are as they are, and Decide does not change them
 	}
 	if use != nil {
-		n.UsedCPUMHz, n.UsedMemoryMiB = use.cpuMHz, use.memoryMiB
+		n.UsedCPUMHz, n.UsedMemoryMiB, n.UsedDiskMiB = use.cpuMHz, use.memoryMiB, use.diskMiB
 	}
 	pools := make([]engine.Pool, len(n.Pools))
 	copy(pools, n.Pools)
