@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,14 +48,15 @@ type Cluster struct {
 	Consuls     string // Consul's URL
 	AdminKey    string
 
-	t   testing.TB
-	bin string
+	t       testing.TB
+	bin     string
+	started *[]*Process // every one, also those that a test started again; shared by the copies that For makes
 }
 
 // Start brings a cluster up and ends it with the test.
 func Start(t testing.TB, o Options) *Cluster {
 	t.Helper()
-	c := &Cluster{Options: o, t: t, bin: Binaries(t), Dir: t.TempDir()}
+	c := &Cluster{Options: o, t: t, bin: Binaries(t), Dir: t.TempDir(), started: &[]*Process{}}
 	ports := freePorts(t, 8)
 	c.AgentURL = fmt.Sprintf("http://127.0.0.1:%d", ports[0])
 	c.URL = fmt.Sprintf("http://127.0.0.1:%d", ports[1])
@@ -196,21 +198,18 @@ func (c *Cluster) For(t testing.TB) *Cluster {
 
 // stop ends everything: jobs first, so that tasks that outlive their parents end too.
 func (c *Cluster) stop() {
-	if c.Agent != nil && c.Agent.Alive() {
+	agentRuns := slices.ContainsFunc(*c.started, func(p *Process) bool { return p.Name == "agent" && p.Alive() })
+	if agentRuns {
 		c.StopJobs()
 	}
-	for _, p := range []*Process{c.Gateway, c.Server, c.Agent, c.NomadServer, c.Consuld} {
-		if p != nil {
-			p.Stop()
-		}
+	for _, p := range slices.Backward(*c.started) {
+		p.Stop()
 	}
 	c.endOrphans()
 	c.unmount()
 	if c.t.Failed() {
-		for _, p := range []*Process{c.Agent, c.NomadServer, c.Server, c.Gateway, c.Consuld} {
-			if p != nil {
-				c.t.Logf("last output of %s:\n%s", p.Name, tail(p.Output(), 60))
-			}
+		for _, p := range *c.started {
+			c.t.Logf("last output of %s:\n%s", p.Name, tail(p.Output(), 60))
 		}
 	}
 }

@@ -49,6 +49,7 @@ func (c *Cluster) run(name string, env []string, path string, args ...string) *P
 		p.cmd.Wait() //nolint:errcheck // killed on purpose; the exit is seen in done
 		close(p.done)
 	}()
+	*c.started = append(*c.started, p)
 	return p
 }
 
