@@ -13,14 +13,14 @@ import (
 func TestRestartTaskSignalExec(t *testing.T) {
 	t.Parallel()
 	r := start(t, testConfig(t))
-	alloc := newAlloc(`trap 'echo hup' HUP; echo started; ` + forever)
+	alloc := newAlloc(`trap 'echo told' USR1; echo started; ` + forever)
 	r.SetAllocs([]*api.Allocation{alloc})
 	r.status(t, "running")
 	until(t, "the start", func() bool { return r.log(t, "stdout") == "started\n" })
-	if err := r.Signal(allocID, "", "SIGHUP"); err != nil {
+	if err := r.Signal(allocID, "", "SIGUSR1"); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the signal", func() bool { return strings.Contains(r.log(t, "stdout"), "hup") })
+	until(t, "the signal", func() bool { return strings.Contains(r.log(t, "stdout"), "told") })
 	var out bytes.Buffer
 	code, err := r.Exec(t.Context(), ExecRequest{
 		AllocID: allocID, Task: "web", Command: []string{"/bin/sh", "-c", "cat; echo $NOMAD_TASK_NAME; exit 4"},
@@ -37,7 +37,7 @@ func TestRestartTaskSignalExec(t *testing.T) {
 		t.Errorf("restarts %d, events %s", s.Restarts, eventTypes(s))
 	}
 	for name, err := range map[string]error{
-		"signal":  r.Signal("none", "", "SIGHUP"),
+		"signal":  r.Signal("none", "", "SIGUSR1"),
 		"restart": r.RestartTask(allocID, "none"),
 	} {
 		if !errors.Is(err, ErrUnknownAlloc) {
