@@ -142,10 +142,7 @@ func (c *Core) runPeriodic(ctx context.Context) error {
 		var next time.Time
 		var due []*api.Job
 		c.store.View(func(r state.Reader) {
-			for _, j := range r.Jobs("*") {
-				if !j.IsPeriodic() || *j.Stop {
-					continue
-				}
+			for _, j := range r.Periodic() {
 				at, err := nextLaunch(j, last)
 				if err != nil || at.IsZero() {
 					continue

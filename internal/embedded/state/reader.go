@@ -48,10 +48,21 @@ func (r Reader) Job(namespace, id string) *api.Job {
 func (r Reader) Jobs(namespace string) []*api.Job {
 	rows := r.changes().jobs.all(r.s.jobs)
 	rows = slices.DeleteFunc(rows, func(j *api.Job) bool { return namespace != "*" && *j.Namespace != namespace })
-	slices.SortFunc(rows, func(a, b *api.Job) int {
-		return cmp.Or(cmp.Compare(*a.Namespace, *b.Namespace), cmp.Compare(*a.ID, *b.ID))
-	})
+	slices.SortFunc(rows, byNamespaceAndID)
 	return rows
+}
+
+// Periodic lists the periodic jobs of every namespace that are not stopped, by namespace and id. It does not put the
+// other jobs, which are most, in order.
+func (r Reader) Periodic() []*api.Job {
+	rows := r.changes().jobs.all(r.s.jobs)
+	rows = slices.DeleteFunc(rows, func(j *api.Job) bool { return !j.IsPeriodic() || *j.Stop })
+	slices.SortFunc(rows, byNamespaceAndID)
+	return rows
+}
+
+func byNamespaceAndID(a, b *api.Job) int {
+	return cmp.Or(cmp.Compare(*a.Namespace, *b.Namespace), cmp.Compare(*a.ID, *b.ID))
 }
 
 // Children lists the jobs that a periodic or parameterized job has started.
