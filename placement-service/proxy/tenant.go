@@ -103,7 +103,7 @@ func (p *Proxy) jobOf(ctx context.Context, kind, id string) (watch.JobKey, error
 			return watch.JobKey{Namespace: job.Namespace, ID: job.ID}, nil
 		}
 		if !errors.Is(err, store.ErrNotFound) {
-			return watch.JobKey{}, databaseAway()
+			return watch.JobKey{}, p.databaseAway(err)
 		}
 	}
 	key, err := p.Nomad.Owner(ctx, kind, id)
@@ -116,7 +116,9 @@ func (p *Proxy) jobOf(ctx context.Context, kind, id string) (watch.JobKey, error
 	return watch.JobKey{}, httpx.NewProblem(http.StatusBadGateway, "nomad_unavailable", "Nomad cannot be reached to find whose "+kind+" that is: try again")
 }
 
-func databaseAway() error {
+// databaseAway is what a caller is told when the database failed; the log has the error itself.
+func (p *Proxy) databaseAway(err error) error {
+	p.log.Warn("job of a request not looked up", "error", err)
 	return httpx.NewProblem(http.StatusServiceUnavailable, "database_unavailable", "the database cannot be reached: try again")
 }
 
@@ -126,7 +128,7 @@ func (p *Proxy) checkJob(ctx context.Context, who identity.Who, key watch.JobKey
 	tenant, known, err := p.tenantOf(ctx, key)
 	switch {
 	case err != nil:
-		return databaseAway()
+		return p.databaseAway(err)
 	case known && tenant != who.Tenant:
 		return httpx.NewProblem(http.StatusForbidden, "forbidden", "job "+key.ID+" belongs to another tenant")
 	case known || !touch:
