@@ -241,10 +241,9 @@ func (d *Detector) Sample(ctx context.Context, cards []accel.Card) (map[string]d
 	}
 	samples := map[string]device.Sample{}
 	d.match(r, cards, func(c Card, uuid string) {
-		sample := device.Sample{
-			MemoryUsedMiB: c.MemoryUsedMiB, UtilizationPct: c.UtilizationPct, TemperatureC: c.TemperatureC,
-			PowerW: c.PowerW, PowerLimitW: c.PowerLimitW,
-		}
+		sample := c.More
+		sample.MemoryUsedMiB, sample.UtilizationPct, sample.TemperatureC = c.MemoryUsedMiB, c.UtilizationPct, c.TemperatureC
+		sample.PowerW, sample.PowerLimitW = c.PowerW, c.PowerLimitW
 		if r.ProcessesKnown {
 			sample.Processes = c.pids()
 		}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -50,6 +51,8 @@ type Card struct {
 
 	MemoryMiB, MemoryUsedMiB                          *uint64
 	UtilizationPct, TemperatureC, PowerW, PowerLimitW *float64
+	// More is the numbers that only some tools print. What has a field above is not in it.
+	More device.Sample
 
 	Processes []Process
 	Modes     []string // probed sharing modes
@@ -197,6 +200,7 @@ func (c *Card) merge(o Card) {
 	c.MemoryMiB, c.MemoryUsedMiB = cmp.Or(c.MemoryMiB, o.MemoryMiB), cmp.Or(c.MemoryUsedMiB, o.MemoryUsedMiB)
 	c.UtilizationPct, c.TemperatureC = cmp.Or(c.UtilizationPct, o.UtilizationPct), cmp.Or(c.TemperatureC, o.TemperatureC)
 	c.PowerW, c.PowerLimitW = cmp.Or(c.PowerW, o.PowerW), cmp.Or(c.PowerLimitW, o.PowerLimitW)
+	c.More.Fill(o.More)
 	c.Skip = c.Skip || o.Skip
 	if len(c.Processes) == 0 {
 		c.Processes = o.Processes

@@ -117,7 +117,7 @@ func (c Config) check() (settings, error) {
 	}
 	for _, name := range c.UnhealthyOn {
 		if !slices.ContainsFunc(conditions, func(c condition) bool { return c.name == name }) {
-			bad(`unhealthy_on: %q is not known: write "ecc", "memory_repair", "thermal" or "power_brake"`, name)
+			bad(`unhealthy_on: %q is not known: write "ecc", "memory_repair", "thermal", "power_brake" or "link_down"`, name)
 		}
 	}
 	if c.TextfileDCGM && c.TextfileDir == "" {

@@ -89,5 +89,6 @@ type Sample struct {
 	RepairPending        *bool // a page or row of memory is to be replaced at the next reset
 	ThermalSlowdown      *bool // the clocks are held down because of heat
 	PowerBrake           *bool // the clocks are held down from outside, such as by the power supply
+	LinkDown             *bool // a link to other cards is down that was up, or that is up on cards like it
 	Processes            []int // compute processes; nil when they are not known, empty when there are none
 }

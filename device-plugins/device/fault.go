@@ -102,6 +102,7 @@ var conditions = []condition{
 	{"memory_repair", "a page or row of memory waits to be replaced at the next reset", func(s Sample) *bool { return s.RepairPending }},
 	{"thermal", "slowed down by heat", func(s Sample) *bool { return s.ThermalSlowdown }},
 	{"power_brake", "slowed down by the power brake", func(s Sample) *bool { return s.PowerBrake }},
+	{"link_down", "a link to other cards is down", func(s Sample) *bool { return s.LinkDown }},
 }
 
 // conditionsOf lists the conditions that a sample shows, of all or of those with the given names.
