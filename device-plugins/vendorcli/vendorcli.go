@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
@@ -31,15 +30,7 @@ type Output struct {
 func Run(ctx context.Context, name string, args ...string) (Output, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error {
-		// A tool started by a wrapper script must not survive its wrapper.
-		err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		if errors.Is(err, syscall.ESRCH) {
-			return os.ErrProcessDone
-		}
-		return err
-	}
+	ownGroup(cmd)
 	// A tool stuck in the kernel cannot be killed. Do not wait for it: its pipes are closed after a moment.
 	cmd.WaitDelay = 200 * time.Millisecond
 	stdout, stderr := &capped{}, &capped{}
