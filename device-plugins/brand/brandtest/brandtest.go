@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,53 +27,6 @@ func Recorded(t testing.TB, name string) string {
 		t.Fatal(err)
 	}
 	return string(b)
-}
-
-// An Answer is what a tool does when it is called.
-type Answer struct {
-	Text   string // printed
-	Stderr bool   // to the error stream
-	Status int    // exit status
-	Delay  time.Duration
-	Hang   bool // it never ends
-}
-
-// Tool installs a stand-in for a tool that answers calls by their arguments, joined with blanks; any other call is
-// refused with an error. It returns its path.
-func Tool(t testing.TB, name string, answers map[string]Answer) string {
-	t.Helper()
-	dir := t.TempDir()
-	var script strings.Builder
-	script.WriteString("#!/bin/sh\n# Stands in for a maker's tool.\ncase \"$*\" in\n")
-	n := 0
-	for args, a := range answers {
-		n++
-		file := filepath.Join(dir, fmt.Sprintf("answer%d", n))
-		if err := os.WriteFile(file, []byte(a.Text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&script, "'%s')\n", args)
-		if a.Hang {
-			script.WriteString("exec sleep 86400\n")
-		}
-		if a.Delay > 0 {
-			fmt.Fprintf(&script, "sleep %g\n", a.Delay.Seconds())
-		}
-		to := ""
-		if a.Stderr {
-			to = " >&2"
-		}
-		fmt.Fprintf(&script, "cat '%s'%s\nexit %d ;;\n", file, to, a.Status)
-	}
-	script.WriteString("esac\necho \"stand-in: no answer to: $*\" >&2\nexit 2\n")
-	path := filepath.Join(dir, name)
-	// A process forked while the file is open for writing would keep it from being started for a moment.
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	if err := os.WriteFile(path, []byte(script.String()), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // Files writes files of a machine under root; a path that ends in "/driver" becomes a link to the driver named.
