@@ -67,6 +67,9 @@ const (
 	MIG Form = "mig"
 	// Partition offers the existing partitions that an administrator made.
 	Partition Form = "partition"
+	// Divided is the form of a card that has partitions. It is withdrawn in favour of them: it has no instances, and is
+	// described and measured as before.
+	Divided Form = "divided"
 )
 
 // DeviceType is the second part of the Nomad device id for a form: gpu for whole cards and existing
@@ -125,7 +128,9 @@ type Card struct {
 	NUMANode      *int
 	MemoryMiB     *uint64 // total memory of the card
 	DriverVersion string
-	Modes         []string // probed sharing modes: mig, mps, hami, …; sorted
+	Modes         []Mode     // probed sharing modes; sorted
+	Rounding      []Rounding // of the modes, as far as a probe told them; what is published stands in for the rest
+	Parent        string     // UUID of the card that this is a partition of; empty for others
 	Form          Form
 	Health        Health
 	Sources       map[string]string // field name → nvml, cli or sysfs

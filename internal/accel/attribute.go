@@ -16,7 +16,9 @@ const (
 	AttrArch       = "arch"           // architecture of the model in its maker's words, as published
 	AttrForm       = "form"           // whole, shared, mig or partition
 	AttrPolicy     = "form_policy"    // auto when the form may be switched by intent, fixed otherwise
-	AttrModes      = "modes"          // probed sharing modes, comma separated
+	AttrModes      = "modes"          // probed sharing modes, comma separated, see Mode
+	AttrRounding   = "rounding"       // what a share becomes in each of the modes, see Rounding; never of a partition
+	AttrParent     = "parent"         // identity of the card that a partition is a part of
 	AttrLinks      = "links"          // how the card is connected to its neighbours, see FormatLinks; never of a partition
 	AttrNIC        = "nic"            // nearest RDMA device
 	AttrNICLink    = "nic_link"       // how the card is connected to it, see Link

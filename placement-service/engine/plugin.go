@@ -92,21 +92,7 @@ func DefaultPlugins() []PluginSetting {
 }
 
 // tier is the strongest isolation a share of the pool has. A card that is taken whole has no neighbours.
-func tier(p *Pool) accel.QoS {
-	if p.Form != accel.Shared {
-		return accel.Gold
-	}
-	best := accel.Bronze
-	for _, mode := range p.Modes {
-		switch mode {
-		case "vgpu", "vnpu", "smlu":
-			return accel.Gold
-		case "mps", "hami":
-			best = accel.Silver
-		}
-	}
-	return best
-}
+func tier(p *Pool) accel.QoS { return accel.QoSOf(p.Form, p.Modes) }
 
 // strength orders qualities of service; 0 is none asked for.
 func strength(q accel.QoS) int {
