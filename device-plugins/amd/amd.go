@@ -56,11 +56,18 @@ func model(printed string) string {
 	return strings.Join(words, " ")
 }
 
+// facts are what rocm-smi is asked for in one call.
+var facts = []string{
+	"-i", "--showproductname", "--showuniqueid", "--showbus", "--showmeminfo", "vram", "--showuse", "--showtemp", "--showpower",
+	"--showmaxpower", "--showdriverversion",
+}
+
 // read asks either tool for all that it knows.
 func read(tool string, call brand.Call) (brand.Reading, error) {
 	asked := [][][]string{ // of each group the first that is answered with cards
 		{
-			{"-i", "--showproductname", "--showuniqueid", "--showbus", "--showmeminfo", "vram", "--showuse", "--showtemp", "--showpower", "--showmaxpower", "--showdriverversion", "--json"},
+			slices.Concat(facts, []string{"--showmemuse", "--showclocks", "--showfan", "--showreplaycount", "--json"}),
+			slices.Concat(facts, []string{"--json"}), // a version that does not know one of them refuses them all
 			{"--showproductname", "--json"},
 		},
 		{{"--showhw"}},
@@ -136,6 +143,7 @@ func finish(r brand.Reading) brand.Reading {
 			}
 			// The tools print the board's with each of its parts.
 			c.MemoryMiB, c.MemoryUsedMiB, c.PowerW, c.PowerLimitW = nil, nil, nil, nil
+			c.More.ECCCorrected, c.More.ECCUncorrected, c.More.PCIeReplays = nil, nil, nil
 		}
 		c.Skip = c.Partition == "" && c.MemoryMiB != nil && *c.MemoryMiB < smallest
 	}

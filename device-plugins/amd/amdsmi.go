@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
@@ -98,6 +99,12 @@ func parseMonitor(out string) brand.Reading {
 		c.PowerW, c.TemperatureC = toolout.Watts(row["POWER"]), toolout.Celsius(row["GPU_TEMP"])
 		c.UtilizationPct = toolout.Percent(row["GFX_UTIL"])
 		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(row["VRAM_USED"], ""), toolout.MiB(row["VRAM_TOTAL"], "")
+		c.More = device.Sample{
+			MemoryTemperatureC: toolout.Celsius(row["MEM_TEMP"]), MemoryUtilizationPct: toolout.Percent(row["MEM_UTIL"]),
+			ClockMHz: toolout.Megahertz(row["GFX_CLOCK"]), MemoryClockMHz: toolout.Megahertz(row["MEM_CLOCK"]),
+			ECCCorrected: toolout.Count(row["SINGLE_ECC"]), ECCUncorrected: toolout.Count(row["DOUBLE_ECC"]),
+			PCIeReplays: toolout.Count(row["PCIE_REPLAY"]),
+		}
 	}
 	return r
 }

@@ -28,6 +28,18 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 		c.TemperatureC = toolout.Celsius(value)
 	case "temperature (sensor junction) (c)":
 		c.TemperatureC = cmp.Or(c.TemperatureC, toolout.Celsius(value)) // the edge stands before the junction
+	case "temperature (sensor memory) (c)":
+		c.More.MemoryTemperatureC = toolout.Celsius(value)
+	case "sclk clock speed:":
+		c.More.ClockMHz = toolout.Megahertz(value)
+	case "mclk clock speed:":
+		c.More.MemoryClockMHz = toolout.Megahertz(value)
+	case "gpu memory use (%)", "gpu memory read/write activity (%)": // how busy it is, and not how full
+		c.More.MemoryUtilizationPct = toolout.Percent(value)
+	case "fan speed (%)":
+		c.More.FanPct = toolout.Percent(value)
+	case "pcie replay count":
+		c.More.PCIeReplays = toolout.Count(value)
 	case "average graphics package power (w)", "current socket graphics package power (w)":
 		c.PowerW = cmp.Or(c.PowerW, toolout.Watts(value))
 	case "max graphics package power (w)":
@@ -79,6 +91,8 @@ func concise(c *brand.Card, row toolout.Record) {
 	c.TemperatureC = toolout.Celsius(row.First("Temp", "Temp (DieEdge)"))
 	c.PowerW, c.PowerLimitW = toolout.Watts(row.First("Power", "AvgPwr")), limit(row["PwrCap"])
 	c.UtilizationPct = toolout.Percent(row["GPU%"])
+	c.More.ClockMHz, c.More.MemoryClockMHz = toolout.Megahertz(row["SCLK"]), toolout.Megahertz(row["MCLK"])
+	c.More.FanPct = toolout.Percent(row["Fan"])
 	c.Fact("vram", row["VRAM%"])
 	c.Fact("power_cap", row["PwrCap"])
 	c.Fact("node_id", row["Node"])

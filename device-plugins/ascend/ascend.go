@@ -258,9 +258,12 @@ func page(npu string, values map[string]string) (brand.Card, bool) {
 		c, _ = chip(npu, number, "")
 		c.TemperatureC, c.PowerW = toolout.Celsius(values["Temperature(C)"]), toolout.Watts(values["NPU Real-time Power(W)"])
 		c.UtilizationPct = toolout.Percent(values["Aicore Usage Rate(%)"])
+		c.More.ClockMHz = toolout.Megahertz(values["Aicore curFreq(MHZ)"])
+		c.More.MemoryUtilizationPct = toolout.Percent(values["DDR Bandwidth Usage Rate(%)"])
 		c.MemoryMiB = toolout.MiB(values["DDR Capacity(MB)"], "MB")
 		if hbm, ok := values["HBM Capacity(MB)"]; ok {
 			c.MemoryMiB = toolout.MiB(hbm, "MB")
+			c.More.MemoryUtilizationPct = toolout.Percent(values["HBM Bandwidth Usage Rate(%)"])
 		}
 	}
 	c.Fact(factNPU, npu)

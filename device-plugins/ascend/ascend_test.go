@@ -333,3 +333,12 @@ func FuzzParseVNPU(f *testing.F) {
 }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, ascend.Parse) }
+
+func TestParse_TheOtherNumbers(t *testing.T) {
+	t.Parallel()
+	brandtest.WantMore(t, ascend.Parse, map[string][]string{
+		"info-common-910b.txt": {"ClockMHz=1000"},
+		"info-usages-910b.txt": {"MemoryUtilizationPct=0"},
+		"info-910b2c-23.0.3.txt": {"", ""},
+	})
+}

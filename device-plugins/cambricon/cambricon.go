@@ -71,6 +71,7 @@ func parseTable(out string) brand.Reading {
 		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
 		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
 		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["Util"]), toolout.Celsius(row["Temp"])
+		c.More.FanPct = toolout.Percent(row["Fan"])
 		if driver := row.First("Driver"); r.Driver == "" {
 			r.Driver = strings.TrimPrefix(driver, "v")
 		}

@@ -152,3 +152,12 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, cambricon.Spec(), cambricon.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, cambricon.Parse) }
+
+func TestParse_TheOtherNumbers(t *testing.T) {
+	t.Parallel()
+	brandtest.WantMore(t, cambricon.Parse, map[string][]string{
+		"table-mlu370x8-5.10.22.txt": {"FanPct=0", "FanPct=0"},
+		"table-mlu370x8-5.10.13.txt": {"FanPct=0"},
+		"table-mlu370x4-4.20.11.txt": {"FanPct=0"},
+	})
+}

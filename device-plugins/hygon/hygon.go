@@ -108,6 +108,8 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 		c.Fact("slot", more)
 	case "Temperature (Sensor edge) (C)":
 		c.TemperatureC = toolout.Celsius(value)
+	case "Temperature (Sensor mem) (C)":
+		c.More.MemoryTemperatureC = toolout.Celsius(value)
 	case "Average Graphics Package Power (W)":
 		c.PowerW = toolout.Watts(value)
 	case "Max Graphics Package Power (W)":
@@ -145,6 +147,8 @@ func parseTable(out string) brand.Reading {
 		c := r.At(*index)
 		c.TemperatureC, c.UtilizationPct = toolout.Celsius(row["Temp"]), toolout.Percent(row[unit+"%"])
 		c.PowerW, c.PowerLimitW = toolout.Watts(row["AvgPwr"]), toolout.Watts(row["PwrCap"])
+		c.More.ClockMHz, c.More.MemoryClockMHz = toolout.Megahertz(row["SCLK"]), toolout.Megahertz(row["MCLK"])
+		c.More.FanPct = toolout.Percent(row["Fan"])
 		for _, fact := range []string{"VRAM%", "Fan", "Perf", "Mode", "Dec%", "Enc%", "SCLK", "MCLK"} {
 			c.Fact(fact, row[fact])
 		}

@@ -185,3 +185,13 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, hygon.Spec(), hygon.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, hygon.Parse) }
+
+func TestParse_TheOtherNumbers(t *testing.T) {
+	t.Parallel()
+	brandtest.WantMore(t, hygon.Parse, map[string][]string{
+		"table-dcu-fan-z100.txt": {"FanPct=0"},
+		"table-k100-mode-column.txt": {""},
+		"json-rocm-smi-24.04.3.json": {"MemoryTemperatureC=44"},
+		"table-dcu-under-amd-rocm-smi-4.0.1.txt": {"ClockMHz=1319 MemoryClockMHz=800 FanPct=0"},
+	})
+}

@@ -67,6 +67,8 @@ func Parse(out string) brand.Reading {
 		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
 		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
 		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["GPU-Util"]), toolout.Celsius(row["Temp"])
+		c.More.ClockMHz, c.More.MemoryClockMHz = toolout.Megahertz(row["Clock-SM"]), toolout.Megahertz(row["Clock-Mem"])
+		c.More.FanPct = toolout.Percent(row["Fan"])
 	}
 	list, known := toolout.Processes(out, "Processes:", 1)
 	r.List(list, known, "MiB")

@@ -74,3 +74,10 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, iluvatar.Spec(), iluvatar.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, iluvatar.Parse) }
+
+func TestParse_TheOtherNumbers(t *testing.T) {
+	t.Parallel()
+	brandtest.WantMore(t, iluvatar.Parse, map[string][]string{
+		"table-bi-v100-4.0.0.txt": {"ClockMHz=1500 MemoryClockMHz=1200 FanPct=0"},
+	})
+}

@@ -133,9 +133,19 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 		c.PowerW = toolout.Watts(value)
 	case "GPU Core Temperature (C)":
 		c.TemperatureC = toolout.Celsius(value)
+	case "GPU Memory Temperature (C)":
+		c.More.MemoryTemperatureC = toolout.Celsius(value)
+	case "GPU Memory Bandwidth (%)":
+		c.More.MemoryUtilizationPct = toolout.Percent(value)
+	case "GPU Frequency (MHz)":
+		c.More.ClockMHz = toolout.Megahertz(value)
+	case "Mem Errors Correctable":
+		c.More.ECCCorrected = toolout.Count(value)
+	case "Mem Errors Uncorrectable":
+		c.More.ECCUncorrected = toolout.Count(value)
 	case "GPU Memory Used (MiB)":
 		c.MemoryUsedMiB = toolout.MiB(value, "MiB")
-	case "UUID", "SOC UUID", "Number of Tiles", "ECC State", "PCI Device ID", "GPU Memory Temperature (C)":
+	case "UUID", "SOC UUID", "Number of Tiles", "ECC State", "PCI Device ID":
 		c.Fact(strings.ToLower(strings.ReplaceAll(key, " ", "_")), value)
 	}
 }
@@ -161,6 +171,7 @@ func parseTable(out string) brand.Reading {
 		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
 		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
 		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["GPU-Util"]), toolout.Celsius(row["Temp"])
+		c.More.FanPct, c.More.ECCUncorrected = toolout.Percent(row["Fan"]), toolout.Count(row["Volatile Uncorr. ECC"])
 		c.Fact("ecc", row["Volatile Uncorr. ECC"])
 	}
 	list, known := toolout.Processes(out, "Processes:", 1)

@@ -113,3 +113,11 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, intel.Spec(), intel.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, intel.Parse) }
+
+func TestParse_TheOtherNumbers(t *testing.T) {
+	t.Parallel()
+	brandtest.WantMore(t, intel.Parse, map[string][]string{
+		"stats-d0-v1-blank-fields.txt": {"ClockMHz=2050 ECCCorrected=0 ECCUncorrected=0"},
+		"table-b580-v2.0.txt": {""},
+	})
+}

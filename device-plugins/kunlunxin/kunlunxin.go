@@ -84,6 +84,7 @@ func parseTable(out string) brand.Reading {
 		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
 		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
 		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["XPU-Util"]), toolout.Celsius(row["Temp"])
+		c.More.FanPct, c.More.ECCUncorrected = toolout.Percent(row["Fan"]), toolout.Count(row["Volatile Uncorr. ECC"])
 		for _, fact := range []string{"L3-Usage", "SR-IOV M.", "Volatile Uncorr. ECC"} {
 			c.Fact(fact, row[fact])
 		}

@@ -160,3 +160,12 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, kunlunxin.Spec(), kunlunxin.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, kunlunxin.Parse) }
+
+func TestParse_TheOtherNumbers(t *testing.T) {
+	t.Parallel()
+	brandtest.WantMore(t, kunlunxin.Parse, map[string][]string{
+		"table-p800-oam-5.0.21.26.txt": {"ECCUncorrected=0", "ECCUncorrected=0"},
+		"table-r300-4.31.txt": {"", ""},
+		"machine-readable-p800.txt": {""},
+	})
+}

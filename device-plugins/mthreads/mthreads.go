@@ -3,11 +3,13 @@
 package mthreads
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -66,11 +68,29 @@ func fill(c *brand.Card, get func(section, key string) string) {
 	c.UtilizationPct = toolout.Percent(get("Utilization", "Gpu"))
 	c.TemperatureC = toolout.Celsius(get("Temperature", "GPU Current Temp"))
 	c.PowerW, c.PowerLimitW = toolout.Watts(get("Power Readings", "Power Draw")), toolout.Watts(get("Power Readings", "Current Power Limit"))
+	c.More = device.Sample{
+		MemoryUtilizationPct: toolout.Percent(get("Utilization", "Memory")),
+		ClockMHz:             toolout.Megahertz(get("Clocks", "Graphics")), MemoryClockMHz: toolout.Megahertz(get("Clocks", "Memory")),
+		FanPct: toolout.Percent(get("Speed", "Fan0")), // of several fans the first: they turn alike
+	}
+	retired(c, get)
 	c.Fact("serial", get("", "Serial Number"))
 	c.Fact("ecc", get("Ecc Mode", "Current"))
 	c.Fact("memory_utilization", get("Utilization", "Memory"))
 	c.Fact("memory_clock", get("Clocks", "Memory"))
 	c.Fact("link_width", get("Link Width", "Current"))
+}
+
+// retired reads which pages of memory are used no more, after one error of two bits or several of one.
+func retired(c *brand.Card, get func(section, key string) string) {
+	for _, kind := range []string{"Single Bit ECC", "Double Bit ECC"} {
+		n := toolout.Count(get("Retired Pages", kind))
+		if n != nil && c.More.RetiredPages != nil {
+			*n += *c.More.RetiredPages
+		}
+		c.More.RetiredPages = cmp.Or(n, c.More.RetiredPages)
+	}
+	c.More.RepairPending = toolout.YesNo(get("Retired Pages", "Pending Page Blacklist"))
 }
 
 func parseJSON(v any) brand.Reading {

@@ -157,3 +157,11 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, mthreads.Spec(), mthreads.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, mthreads.Parse) }
+
+func TestParse_TheOtherNumbers(t *testing.T) {
+	t.Parallel()
+	brandtest.WantMore(t, mthreads.Parse, map[string][]string{
+		"query-s90-2.7.0-indent-lost.txt": {"MemoryUtilizationPct=0 ClockMHz=1600 MemoryClockMHz=2003 FanPct=75"},
+		"query-s5000-first-two.json": {"MemoryUtilizationPct=0", ""},
+	})
+}

@@ -15,3 +15,16 @@ func Count(s string) *float64 {
 	}
 	return n
 }
+
+// YesNo reads an answer: Yes or No, Active or Not Active.
+func YesNo(s string) *bool {
+	yes := false
+	switch Text(s) {
+	case "Yes", "Active":
+		yes = true
+	case "No", "Not Active":
+	default:
+		return nil
+	}
+	return &yes
+}

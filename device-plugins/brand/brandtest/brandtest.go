@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +82,39 @@ func Line(c brand.Card) string {
 		parts = append(parts, "dead: "+c.Dead)
 	}
 	return strings.Join(parts, " ")
+}
+
+// More is the numbers of a card that Line does not show, as name=value in the order of the names of device.Sample.
+func More(c brand.Card) string {
+	var parts []string
+	for v, i := reflect.ValueOf(c.More), 0; i < v.NumField(); i++ {
+		switch f := v.Field(i).Interface().(type) {
+		case *float64:
+			if f != nil {
+				parts = append(parts, fmt.Sprintf("%s=%v", v.Type().Field(i).Name, *f))
+			}
+		case *bool:
+			if f != nil {
+				parts = append(parts, fmt.Sprintf("%s=%v", v.Type().Field(i).Name, *f))
+			}
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+// WantMore compares what More shows of the first cards of a recorded output.
+func WantMore(t testing.TB, parse func(string) brand.Reading, want map[string][]string) {
+	t.Helper()
+	for file, lines := range want {
+		cards := parse(Recorded(t, file)).Cards
+		var got []string
+		for i := range min(len(lines), len(cards)) {
+			got = append(got, More(cards[i]))
+		}
+		if diff := cmp.Diff(lines, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
+		}
+	}
 }
 
 func show[T any](v *T) string {
