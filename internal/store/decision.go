@@ -36,7 +36,7 @@ func (s *Store) AddDecision(ctx context.Context, d Decision) error {
 	if d.At.IsZero() {
 		d.At = s.now()
 	}
-	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
+	err := s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 		_, err := q.InsertDecision(ctx, sqlgen.InsertDecisionParams{
 			ID: d.ID, Namespace: d.Namespace, JobID: d.JobID, Outcome: d.Outcome, ReasonCode: d.ReasonCode,
 			Reason: clean(d.Reason), DecidedAt: micros(d.At), Input: clean(text(d.Input)), Output: clean(text(d.Output)),

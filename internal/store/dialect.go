@@ -16,6 +16,8 @@ type dialect interface {
 	name() string
 	// migrations are the engine's name for goose and its lock around a migration.
 	migrations() (goose.Dialect, goose.ProviderOption)
+	// relaxed is how a transaction is told that it may be on disk a moment after its end.
+	relaxed() relaxation
 	// again reports whether a transaction that ended in err lost a race and may simply be run once more.
 	again(err error) bool
 }

@@ -25,7 +25,7 @@ func (s *Store) Expire(ctx context.Context, now time.Time) ([]Reservation, error
 	out := []Reservation{}
 	for _, id := range ids {
 		var r *Reservation
-		err := s.inTx(ctx, func(q *sqlgen.Queries) error {
+		err := s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 			var err error
 			r, err = expireOne(ctx, q, id, now)
 			return err

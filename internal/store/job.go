@@ -88,7 +88,7 @@ func (s *Store) PutJobSubmitted(ctx context.Context, j Job, reservation string) 
 		return Job{}, err
 	}
 	version := j.Version
-	err = s.inTx(ctx, func(q *sqlgen.Queries) error {
+	err = s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 		j.Version = version
 		if err := putJob(ctx, q, &j); err != nil {
 			return err

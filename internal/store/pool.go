@@ -26,7 +26,7 @@ func (s *Store) PutPools(ctx context.Context, nodeID string, pools []Pool) error
 	if len(poolChanges(have, want)) == 0 {
 		return nil
 	}
-	err = s.inTx(ctx, func(q *sqlgen.Queries) error {
+	err = s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 		have, err := q.ListPoolsOfNode(ctx, nodeID)
 		if err != nil {
 			return err
@@ -152,7 +152,7 @@ func (s *Store) RecountPools(ctx context.Context) (fixed int, err error) {
 }
 
 func (s *Store) recount(ctx context.Context, k poolKey) (wrong bool, err error) {
-	err = s.inTx(ctx, func(q *sqlgen.Queries) error {
+	err = s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 		// Adding nothing locks the row, and makes it when claims lie on a pool that nobody has offered yet.
 		if err := q.AddTaken(ctx, sqlgen.AddTakenParams{NodeID: k.node, GroupName: k.group, Units: 0}); err != nil {
 			return err

@@ -65,6 +65,11 @@ func (postgresDialect) migrations() (goose.Dialect, goose.ProviderOption) {
 	return goose.DialectPostgres, goose.WithSessionLocker(postgresLock{})
 }
 
+// relaxed answers before the server has flushed its log, which it does within three times wal_writer_delay (200 ms).
+func (postgresDialect) relaxed() relaxation {
+	return relaxation{inside: "SET LOCAL synchronous_commit = off"}
+}
+
 func (postgresDialect) again(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e) && (e.Code == codeSerializationFailure || e.Code == codeDeadlockDetected)

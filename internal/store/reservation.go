@@ -163,7 +163,7 @@ func (s *Store) Release(ctx context.Context, namespace, jobID string) error {
 	if !storable(namespace, jobID) {
 		return nil
 	}
-	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
+	err := s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 		row, err := q.LockOpenReservation(ctx, sqlgen.LockOpenReservationParams{Namespace: namespace, JobID: jobID})
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil

@@ -27,7 +27,7 @@ func (s *Store) Settle(ctx context.Context, namespace, jobID string, live []Clai
 	}
 	done, err := s.settled(ctx, namespace, jobID, live, pending)
 	if err == nil && !done {
-		err = s.inTx(ctx, func(q *sqlgen.Queries) error {
+		err = s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 			return settleLocked(ctx, q, s.now(), namespace, jobID, live, pending)
 		})
 	}

@@ -56,6 +56,7 @@ func openSQLite(ctx context.Context, s *Store, path string) error {
 	read.SetMaxOpenConns(sqliteReaders)
 	read.SetMaxIdleConns(sqliteReaders)
 	s.dialect, s.write, s.read = sqliteDialect{path: path}, write, read
+	s.beside = startCheckpoints(read, path, s.log)
 	return nil
 }
 
@@ -76,7 +77,7 @@ func firstTouch(ctx context.Context, db *sql.DB) error {
 // sqliteDSN names the file and the pragmas, which the driver applies to each connection it opens.
 func sqliteDSN(path string, pragmas ...string) string {
 	q := url.Values{"_txlock": {"immediate"}}
-	for _, p := range append([]string{"busy_timeout(5000)", "journal_mode(WAL)", "foreign_keys(1)"}, pragmas...) {
+	for _, p := range append([]string{"busy_timeout(5000)", "journal_mode(WAL)", "foreign_keys(1)", fmt.Sprintf("wal_autocheckpoint(%d)", checkpointLate)}, pragmas...) {
 		q.Add("_pragma", p)
 	}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
@@ -96,6 +97,12 @@ func createPrivate(path string) error {
 
 func (d sqliteDialect) migrations() (goose.Dialect, goose.ProviderOption) {
 	return goose.DialectSQLite3, goose.WithLocker(&sqliteLock{path: d.path + ".migrate"})
+}
+
+// relaxed leaves the log unsynced until the next transaction that is not, or the next checkpoint. SQLite lets the level
+// be changed between transactions only.
+func (sqliteDialect) relaxed() relaxation {
+	return relaxation{before: "PRAGMA synchronous = NORMAL", after: "PRAGMA synchronous = FULL"}
 }
 
 func (sqliteDialect) again(err error) bool {

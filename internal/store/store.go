@@ -33,6 +33,7 @@ type Store struct {
 	dialect dialect
 	write   *sql.DB // SQLite: the one connection that writes
 	read    *sql.DB // PostgreSQL: the same pool as write
+	beside  func()  // ends what runs beside the work; nil when nothing does
 	clock   clock.Clock
 	log     hclog.Logger
 }
@@ -81,6 +82,9 @@ func (s *Store) Ping(ctx context.Context) error {
 
 // Close closes every connection. Calls in progress fail.
 func (s *Store) Close() error {
+	if s.beside != nil {
+		s.beside()
+	}
 	if s.read == s.write {
 		return s.write.Close()
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -27,9 +28,64 @@ func (s *Store) inTx(ctx context.Context, do func(q *sqlgen.Queries) error) erro
 	return s.inRawTx(ctx, func(tx *sql.Tx) error { return do(sqlgen.New(tx)) })
 }
 
+// inRelaxedTx is inTx for what is written again anyway: by the watcher from what Nomad says, or at the next occasion.
+// Whoever reads sees it at once and the crash of a process loses nothing of it. The crash of the machine may lose the last
+// moments, and never the order: what is lost is the end. It spares the wait for the disk, also to those who queue behind.
+func (s *Store) inRelaxedTx(ctx context.Context, do func(q *sqlgen.Queries) error) error {
+	return s.tries(ctx, func(ctx context.Context) error {
+		return s.onceRelaxed(ctx, func(tx *sql.Tx) error { return do(sqlgen.New(tx)) })
+	})
+}
+
+// relaxation is the statements that relax a transaction; empty ones are left out.
+type relaxation struct{ before, inside, after string }
+
+func (s *Store) onceRelaxed(ctx context.Context, do func(tx *sql.Tx) error) (err error) {
+	conn, err := s.write.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("take a connection: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	how := s.dialect.relaxed()
+	if how.before != "" {
+		if _, err := conn.ExecContext(ctx, how.before); err != nil {
+			return fmt.Errorf("relax: %w", err)
+		}
+	}
+	if how.after != "" {
+		defer func() {
+			if _, undo := conn.ExecContext(context.WithoutCancel(ctx), how.after); undo != nil {
+				err = errors.Join(err, fmt.Errorf("end relaxing: %w", undo), drop(conn))
+			}
+		}()
+	}
+	return once(ctx, conn, func(tx *sql.Tx) error {
+		if how.inside != "" {
+			if _, err := tx.ExecContext(ctx, how.inside); err != nil {
+				return fmt.Errorf("relax: %w", err)
+			}
+		}
+		return do(tx)
+	})
+}
+
+// drop takes a connection out of its pool: nobody is to get one that stayed relaxed.
+func drop(conn *sql.Conn) error {
+	err := conn.Raw(func(any) error { return driver.ErrBadConn })
+	if errors.Is(err, driver.ErrBadConn) {
+		return nil
+	}
+	return err
+}
+
 func (s *Store) inRawTx(ctx context.Context, do func(tx *sql.Tx) error) error {
+	return s.tries(ctx, func(ctx context.Context) error { return once(ctx, s.write, do) })
+}
+
+// tries runs one transaction, again when it lost against another.
+func (s *Store) tries(ctx context.Context, once func(context.Context) error) error {
 	for try := 1; ; try++ {
-		err := s.once(ctx, do)
+		err := once(ctx)
 		if err == nil || try == txTries || (!errors.Is(err, errRaced) && !s.dialect.again(err)) {
 			return err
 		}
@@ -40,8 +96,12 @@ func (s *Store) inRawTx(ctx context.Context, do func(tx *sql.Tx) error) error {
 	}
 }
 
-func (s *Store) once(ctx context.Context, do func(tx *sql.Tx) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
+type beginner interface {
+	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
+}
+
+func once(ctx context.Context, db beginner, do func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}

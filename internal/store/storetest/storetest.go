@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package storetest is the suite that every engine of the store must pass, and opens fresh stores for the tests of
 // others. Tests of one engine's own ways do not belong here.
 package storetest
