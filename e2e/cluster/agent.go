@@ -1,6 +1,9 @@
+//go:build linux
+
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -58,12 +61,15 @@ func (c *Cluster) writeAgentConfig(ports []int) {
 		}
 		sim = fmt.Sprintf("sim_config = %q", path)
 	}
+	root := c.Root
 	if c.NoCards {
 		// NVML is asked at the real root only.
-		root := filepath.Join(c.Dir, "root")
+		root = filepath.Join(c.Dir, "root")
 		if err := os.MkdirAll(root, 0o755); err != nil {
 			c.t.Fatal(err)
 		}
+	}
+	if root != "" {
 		sim += fmt.Sprintf("\n    root = %q", root)
 	}
 	docker := "enabled = false"
@@ -92,10 +98,11 @@ plugin "heteroflow-device" {
     state_dir          = %q
     server             = %q
     token              = %q
-    fingerprint_period = "1s"
+    fingerprint_period = %q
+    %s
   }
 }
-`, filepath.Join(c.Dir, "state"), docker, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"))
+`, filepath.Join(c.Dir, "state"), docker, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"), cmp.Or(c.Period, "1s"), c.Device)
 	if err := os.WriteFile(c.agentConfig(), []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Package cluster starts a whole HeteroFlow on this machine out of the built binaries, for the end-to-end suite: an
 // agent (the embedded engine or a real Nomad) with both plugins, the placement service, the gateway and, where asked,
 // Consul, PostgreSQL and Docker. It asserts nothing; what must hold is in the tests.
@@ -16,6 +18,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -29,6 +32,9 @@ type Options struct {
 	Sim      string // simulated cards in HCL; empty for none
 	Path     string // folder put first on the agent's PATH, for stand-ins of vendor tools
 	NoCards  bool   // hide the machine's own cards, so that only stand-ins are found
+	Root     string // folder with the /proc and /sys that the device plugin sees; empty for the machine's own
+	Device   string // further lines of the device plugin's config
+	Period   string // of the fingerprint; a second when empty
 	Anyone   bool   // calls without a key have the admin role; otherwise every call needs one
 }
 
@@ -85,16 +91,29 @@ func Binaries(t testing.TB) string {
 	return dir
 }
 
+// handedOut are the ports that clusters of this process have, or had: one that starts beside another must not be given
+// a port that the other has not opened yet.
+var handedOut = struct {
+	sync.Mutex
+	ports map[int]bool
+}{ports: map[int]bool{}}
+
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
+	handedOut.Lock()
+	defer handedOut.Unlock()
 	ports := make([]int, 0, n)
-	for range n {
+	for len(ports) < n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		port := l.Addr().(*net.TCPAddr).Port
+		if !handedOut.ports[port] {
+			handedOut.ports[port] = true
+			ports = append(ports, port)
+		}
 	}
 	return ports
 }
@@ -187,6 +206,20 @@ func (c *Cluster) NewKey(kind, name string) string {
 		return c.API(http.MethodPost, "/api/v1/keys", map[string]any{"kind": kind, "name": name}, &made)
 	})
 	return made.Plaintext
+}
+
+// ReplacePlugin puts another build in the place of a plugin, as a package manager does: what runs keeps the file that it
+// was started from.
+func (c *Cluster) ReplacePlugin(file, program string) {
+	c.t.Helper()
+	path := filepath.Join(c.Dir, "plugins", file)
+	next := filepath.Join(c.Dir, file+".next")
+	if err := copyFile(program, next); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // For is the same cluster, failing the given test.

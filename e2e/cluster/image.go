@@ -1,3 +1,5 @@
+//go:build linux
+
 package cluster
 
 import (
@@ -45,6 +47,18 @@ func Static(t testing.TB, dir, pkg string) string {
 		t.Fatalf("build %s: %v\n%s", pkg, err, out)
 	}
 	return path
+}
+
+// Version builds programs of this module that call themselves another version.
+func Version(t testing.TB, dir, version string, pkgs ...string) {
+	t.Helper()
+	args := []string{"build", "-ldflags", "-X github.com/heteroflow/heteroflow/internal/version.Version=" + version, "-o", dir + string(filepath.Separator)}
+	for _, pkg := range pkgs {
+		args = append(args, "github.com/heteroflow/heteroflow/"+pkg)
+	}
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		t.Fatalf("build version %s: %v\n%s", version, err, out)
+	}
 }
 
 // Image makes an image out of one static program. changes are Dockerfile lines such as ENV A=b. No registry is asked.

@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command probe is the program that end-to-end tests run as a task: it shows what a task sees and holds still, ends
 // or answers on demand. It tests nothing itself.
 package main

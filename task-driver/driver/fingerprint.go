@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	system "runtime"
 	"strings"
 	"sync"
 	"time"
@@ -56,6 +57,9 @@ func (d *Driver) look(ctx context.Context) *driverpb.FingerprintResponse {
 	_, runtimes := d.current()
 	attrs := map[string]string{"version": d.version, "runtime.docker": "", "runtime.docker.version": "", "runtime.process": "", "runtime.process.limits": ""}
 	var usable, problems []string
+	if system.GOOS != "linux" { // nothing can be supervised; the driver's error for a start says the same
+		runtimes = nil
+	}
 	if r, ok := runtimes[runtimeDocker].(*dockerRuntime); ok {
 		askCtx, cancel := context.WithTimeout(ctx, lookTimeout)
 		info, err := r.engine.Info(askCtx)
@@ -85,6 +89,8 @@ func (d *Driver) look(ctx context.Context) *driverpb.FingerprintResponse {
 		f.HealthDescription = "ready: " + strings.Join(usable, ", ") + "; " + strings.Join(problems, "; ")
 	case len(problems) > 0:
 		f.Health, f.HealthDescription = driverpb.FingerprintResponse_UNHEALTHY, strings.Join(problems, "; ")
+	case system.GOOS != "linux":
+		f.Health, f.HealthDescription = driverpb.FingerprintResponse_UNDETECTED, "the driver runs tasks on Linux nodes only, this one has "+system.GOOS
 	default:
 		f.Health, f.HealthDescription = driverpb.FingerprintResponse_UNDETECTED, "every runtime is switched off in the plugin's config"
 	}

@@ -9,9 +9,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
@@ -153,7 +152,7 @@ func (r *processRuntime) orphaned(_ context.Context, t *task) (*supervisor.Spec,
 	if err := t.record.Group.Remove(); err != nil {
 		return nil, nil, err
 	}
-	return nil, &supervisor.Exit{Code: 137, Signal: int(unix.SIGKILL), Err: supervisor.ErrGone.Error()}, nil
+	return nil, &supervisor.Exit{Code: 137, Signal: int(syscall.SIGKILL), Err: supervisor.ErrGone.Error()}, nil
 }
 
 func (r *processRuntime) clean(_ context.Context, taskID string, rec *record) error {

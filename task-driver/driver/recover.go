@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
@@ -84,7 +83,7 @@ var errNothingLeft = errors.New("nothing of it is left on the node")
 
 // lostExit is the end of a task whose result cannot be learned.
 func lostExit(cause error) supervisor.Exit {
-	return supervisor.Exit{Code: 137, Signal: int(unix.SIGKILL), Err: cause.Error()}
+	return supervisor.Exit{Code: 137, Signal: int(syscall.SIGKILL), Err: cause.Error()}
 }
 
 // replace settles a task whose supervisor is gone: the workload is taken over by a new one, or its end is noted.

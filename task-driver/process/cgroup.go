@@ -5,15 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Mode says which cgroups a node has, and with that whether limits of a process are enforced.
@@ -55,11 +51,6 @@ func Detect(root string) Mode {
 		return V1
 	}
 	return Unlimited
-}
-
-// writable tells a folder of the cgroup file system that can be written to from one that cannot.
-func writable(folder string) bool {
-	return unix.Access(filepath.Join(folder, "cgroup.procs"), unix.W_OK) == nil && unix.Access(folder, unix.W_OK) == nil
 }
 
 // GroupFor names the cgroups for a task. given is the cgroup that Nomad prepared (cpuset_cgroup): in version 2 the
@@ -147,65 +138,6 @@ func set(folder, file, value string) error {
 	return nil
 }
 
-// startIn starts the command inside the cgroups, before its first instruction: in version 2 it is born there, in
-// version 1 it is held at its exec by ptrace(2), moved and let go.
-func startIn(cmd *exec.Cmd, g Group) error {
-	switch g.Mode {
-	case V2:
-		fd, err := unix.Open(g.Paths[0], unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("open cgroup: %w", err)
-		}
-		defer unix.Close(fd) //nolint:errcheck // read-only descriptor
-		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, fd
-		return cmd.Start()
-	case V1:
-		return startHeld(cmd, g)
-	default:
-		return cmd.Start()
-	}
-}
-
-func startHeld(cmd *exec.Cmd, g Group) error {
-	// A traced child obeys only the thread that made it.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr.Ptrace = true
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	pid := cmd.Process.Pid
-	var status unix.WaitStatus
-	_, err := unix.Wait4(pid, &status, 0, nil)
-	for errors.Is(err, unix.EINTR) {
-		_, err = unix.Wait4(pid, &status, 0, nil)
-	}
-	if err == nil && !status.Stopped() {
-		err = errors.New("it ended before it began")
-	}
-	if err == nil {
-		err = g.add(pid)
-	}
-	if err == nil {
-		err = unix.PtraceDetach(pid)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("move into cgroup: %w", err), cmd.Process.Kill(), cmd.Wait())
-	}
-	return nil
-}
-
-// add moves a process into every cgroup. One that has ended meanwhile is no error.
-func (g Group) add(pid int) error {
-	for _, path := range g.Paths {
-		err := set(path, "cgroup.procs", strconv.Itoa(pid))
-		if err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
-	}
-	return nil
-}
-
 // OOMKilled reports whether the kernel killed a process of the group for want of memory.
 func (g Group) OOMKilled() bool {
 	if len(g.Paths) == 0 {
@@ -251,7 +183,7 @@ func removeGroup(path string) error {
 			if err != nil || pid <= 1 {
 				continue
 			}
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			if err := killProcess(pid); err != nil {
 				return fmt.Errorf("end process %d: %w", pid, err)
 			}
 		}

@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -53,9 +51,8 @@ func (w *Workload) Start(_ context.Context, stdout, stderr *os.File) (supervisor
 		return supervisor.Started{}, fmt.Errorf("set limits: %w", err)
 	}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.SysProcAttr.Setsid = true
-	// A process whose supervisor is killed has lost its exit result: it ends too and the task is started anew.
-	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
+	ownSession(cmd)
+	endWithParent(cmd)
 	if err := startIn(cmd, c.Group); err != nil {
 		return supervisor.Started{}, errors.Join(fmt.Errorf("start %s: %w", c.Argv[0], err), c.Group.Remove())
 	}
@@ -104,7 +101,7 @@ func (c Command) prepare() (*exec.Cmd, error) {
 	}
 	cmd := &exec.Cmd{Path: path, Args: c.Argv, Env: c.Env, Dir: c.Dir, SysProcAttr: &syscall.SysProcAttr{}}
 	if c.User != "" {
-		if cmd.SysProcAttr.Credential, err = credential(c.User); err != nil {
+		if err := setUser(cmd, c.User); err != nil {
 			return nil, err
 		}
 	}

@@ -13,8 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Spec is what one supervisor is told.
@@ -75,7 +73,7 @@ func (l Launcher) Launch(ctx context.Context, dir string, spec Spec) (Status, er
 	cmd.ExtraFiles = []*os.File{readyW}
 	cmd.Env = supervisorEnv()
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = ownSession()
 	stdin, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -105,7 +103,7 @@ func (l Launcher) handshake(ctx context.Context, dir, taskID string, pid int, st
 		return Status{}, fmt.Errorf("hand over to supervisor: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() {
-		if err := proc.Signal(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
+		if err := proc.Signal(syscall.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
 			return // the read below ends with the process
 		}
 	})
@@ -137,13 +135,6 @@ func supervisorEnv() []string {
 		}
 	}
 	return env
-}
-
-func makeFIFO(path string) error {
-	if err := unix.Mkfifo(path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("make %s: %w", path, err)
-	}
-	return nil
 }
 
 // logTail is the end of what the supervisor wrote to its own log, for an error text.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // logs are the two outputs of a task. hold keeps a read end of each FIFO open: a task must not be killed by
@@ -35,7 +33,10 @@ func openLogs(stdout, stderr string, wait time.Duration) (*logs, error) {
 	return l, nil
 }
 
-var errNoReader = errors.New("no log collector reads it")
+var (
+	errNoReader    = errors.New("no log collector reads it")
+	errInterrupted = errors.New("interrupted by a signal")
+)
 
 // HoldLog opens an output beside its supervisor, so that the log collector does not take a supervisor's death for the
 // end of the task. It returns nil for an output that nobody reads or that is no FIFO.
@@ -64,23 +65,14 @@ func openLog(path string, deadline time.Time) (file, hold *os.File, err error) {
 		path = os.DevNull
 	}
 	for {
-		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENXIO) && time.Now().Before(deadline) || errors.Is(err, unix.EINTR) {
+		if file, err = openWriter(path); err == nil {
+			break
+		}
+		if errors.Is(err, errNoReader) && time.Now().Before(deadline) || errors.Is(err, errInterrupted) {
 			pause()
 			continue
 		}
-		if errors.Is(err, unix.ENXIO) {
-			return nil, nil, errNoReader
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		// The child gets this very descriptor; programs expect a blocking one.
-		if err := unix.SetNonblock(fd, false); err != nil {
-			return nil, nil, err
-		}
-		file = os.NewFile(uintptr(fd), path)
-		break
+		return nil, nil, err
 	}
 	info, err := file.Stat()
 	if err != nil {
@@ -89,11 +81,10 @@ func openLog(path string, deadline time.Time) (file, hold *os.File, err error) {
 	if info.Mode()&os.ModeNamedPipe == 0 {
 		return file, nil, nil
 	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if hold, err = openReader(path); err != nil {
 		return nil, nil, errors.Join(err, file.Close())
 	}
-	return file, os.NewFile(uintptr(fd), path), nil
+	return file, hold, nil
 }
 
 // Close ends both outputs, which the log collector takes for the end of the task.

@@ -7,8 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
 // Stat is what /proc says about one process.
@@ -76,41 +75,6 @@ func (p Proc) Alive() bool {
 	return err == nil && stat.Start == p.Start && stat.State != 'Z' && stat.State != 'X'
 }
 
-// Signal sends a signal to the process. It returns os.ErrProcessDone when it no longer runs. Between the check and
-// the signal the pid is held by a pidfd, so that no other process can be hit.
-func (p Proc) Signal(sig unix.Signal) error {
-	fd, err := unix.PidfdOpen(p.PID, 0)
-	switch {
-	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // kernels before 5.3, seccomp
-		if !p.Alive() {
-			return os.ErrProcessDone
-		}
-		return unix.Kill(p.PID, sig)
-	case err != nil:
-		return os.ErrProcessDone
-	}
-	defer unix.Close(fd) //nolint:errcheck // read-only descriptor
-	if !p.Alive() {
-		return os.ErrProcessDone
-	}
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
-		return fmt.Errorf("signal process %d: %w", p.PID, err)
-	}
-	return nil
-}
-
-// SignalGroup sends a signal to the process group the process leads. It returns os.ErrProcessDone when the leader
-// is gone and nobody of its session is left.
-func (p Proc) SignalGroup(sig unix.Signal) error {
-	if p.PID <= 1 || !p.Alive() && len(p.Session()) == 0 {
-		return os.ErrProcessDone
-	}
-	if err := unix.Kill(-p.PID, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("signal process group %d: %w", p.PID, err)
-	}
-	return nil
-}
-
 // Session lists the living processes of the session that the process leads, also after the leader itself has
 // gone. It is empty after a reboot or when the pid was given to a process that started later.
 func (p Proc) Session() []Stat {
@@ -148,7 +112,7 @@ func (p Proc) KillSession() {
 		}
 		for _, s := range left {
 			one := Proc{PID: s.PID, Start: s.Start, Boot: p.Boot}
-			if err := one.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			if err := one.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 				return // not permitted: trying again changes nothing
 			}
 		}

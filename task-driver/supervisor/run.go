@@ -12,9 +12,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Build makes the workload of a spec.
@@ -29,9 +28,9 @@ func Main(dir string, build Build) int {
 	// A child asks to die with the thread that made it; the thread must therefore live as long as the process.
 	runtime.LockOSThread()
 	// Caught and dropped, not ignored: a child inherits what is ignored, and could then not be stopped.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGPIPE)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGPIPE)
 	ready := os.NewFile(3, "ready")
-	unix.CloseOnExec(3)
+	closeOnExec(ready)
 	if word, err := io.ReadAll(io.LimitReader(os.Stdin, 16)); err != nil || strings.TrimSpace(string(word)) != "go" {
 		return 1 // the driver died before it wrote down who we are
 	}
@@ -54,7 +53,7 @@ func (s *session) run(build Build) error {
 	if err != nil {
 		return s.refuse(err)
 	}
-	alive, err := os.OpenFile(filepath.Join(s.dir, aliveFile), os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	alive, err := os.OpenFile(filepath.Join(s.dir, aliveFile), os.O_RDWR|aliveFlags, 0)
 	if err != nil {
 		return s.refuse(fmt.Errorf("open %s: %w", aliveFile, err))
 	}

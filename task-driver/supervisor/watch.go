@@ -7,9 +7,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // ErrGone is returned by Watch when the supervisor died before it could write an exit result.
@@ -22,7 +21,7 @@ func Watch(ctx context.Context, dir string) (Status, error) {
 	if err != nil || status.Phase == Exited {
 		return status, err
 	}
-	alive, err := os.OpenFile(filepath.Join(dir, aliveFile), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	alive, err := os.OpenFile(filepath.Join(dir, aliveFile), os.O_RDONLY|aliveFlags, 0)
 	if err != nil {
 		return status, fmt.Errorf("watch supervisor: %w", err)
 	}
@@ -65,7 +64,7 @@ func Settle(dir string, exit Exit) (Status, error) {
 func Remove(ctx context.Context, dir string) error {
 	status, err := ReadStatus(dir)
 	if err == nil {
-		if err := status.Supervisor.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		if err := status.Supervisor.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return fmt.Errorf("end supervisor: %w", err)
 		}
 		for status.Supervisor.Alive() {

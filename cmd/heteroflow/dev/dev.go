@@ -66,6 +66,9 @@ type engine interface {
 
 // Run starts everything, says where it is, and runs until ctx ends. What was started has ended when it returns.
 func Run(ctx context.Context, o Options) (err error) {
+	if err := supported(); err != nil {
+		return err
+	}
 	lock, err := prepare(&o)
 	if err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
@@ -32,7 +31,7 @@ func endLeftover(ctx context.Context, config string) error {
 	if err != nil || !runsOn(pid, config) { // a pid is given again to others: only the one with our file is ours
 		return nil
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+	if err := askToEnd(pid); err != nil {
 		return fmt.Errorf("end the Nomad agent that was left running, process %d: %w", pid, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)

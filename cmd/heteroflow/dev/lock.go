@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // lock keeps a second process out of a data folder. The kernel lets go of it when this one ends, however that is.
@@ -17,7 +16,7 @@ func acquire(path string) (*lock, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the data folder: %w", err)
 	}
-	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := tryLock(file); err != nil {
 		holder := make([]byte, 20)
 		n, _ := file.Read(holder) // only for the message; an empty one says less
 		return nil, errors.Join(fmt.Errorf("the data folder is in use by process %s: stop it, or write -data-dir with another folder", strings.TrimSpace(string(holder[:n]))), file.Close())

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 )
 
 // unmountBelow takes away the mounts below a folder, innermost first. A Nomad agent leaves those of its tasks'
@@ -26,7 +25,7 @@ func unmountBelow(dir string) error {
 	}
 	errs := []error{lines.Err()}
 	for i := len(points) - 1; i >= 0; i-- {
-		if err := syscall.Unmount(points[i], 0); err != nil {
+		if err := unmount(points[i]); err != nil {
 			errs = append(errs, fmt.Errorf("unmount %s: %w", points[i], err))
 		}
 	}

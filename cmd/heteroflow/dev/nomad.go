@@ -135,7 +135,7 @@ func (e *nomadEngine) run(ctx context.Context, ready func(string)) (err error) {
 	defer func() { err = errors.Join(err, log.Close()) }()
 	cmd := exec.Command(e.path, "agent", "-config", e.config) // ended below, after its tasks
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C on the terminal is for this process, which ends the agent in order
+	cmd.SysProcAttr = ownGroup() // Ctrl-C on the terminal is for this process, which ends the agent in order
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start Nomad: %w", err)
 	}

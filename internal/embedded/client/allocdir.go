@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // allocDir is the folder of one allocation, laid out as drivers expect it: alloc/ is shared by its tasks, and each
@@ -49,7 +48,7 @@ func (d allocDir) buildTask(name string) error {
 		}
 	}
 	for _, kind := range []string{"stdout", "stderr"} {
-		if err := syscall.Mkfifo(d.fifo(name, kind), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := makeFIFO(d.fifo(name, kind)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("make log pipe of %s: %w", name, err)
 		}
 	}

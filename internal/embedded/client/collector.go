@@ -68,7 +68,7 @@ func collect(spec collectorSpec) error {
 	// Held to the end: a file that nobody refers to is closed by the garbage collector, and the lock with it. This
 	// collector would then count as gone: a second one would read the same pipes, and nobody would end this one.
 	defer lock.Close() //nolint:errcheck // the process ends
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := tryLock(lock); err != nil {
 		return fmt.Errorf("another collector of %s runs: %w", spec.Task, err)
 	}
 	if err := lock.Truncate(0); err != nil {
@@ -86,7 +86,7 @@ func collect(spec collectorSpec) error {
 	for _, kind := range []string{"stdout", "stderr"} {
 		// Opened for both directions: the end of the last writer is then no end of file, and the pipe outlives
 		// restarts of the task.
-		pipe, err := os.OpenFile(dir.fifo(spec.Task, kind), os.O_RDWR|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+		pipe, err := os.OpenFile(dir.fifo(spec.Task, kind), os.O_RDWR|pipeFlags, 0)
 		if err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func drain(pipe *os.File, out io.Writer, stop <-chan struct{}) error {
 		var readErr error
 		// Read without waiting: a deadline may pass before the first read on a busy machine.
 		if err := raw.Read(func(fd uintptr) bool {
-			n, readErr = syscall.Read(int(fd), buf)
+			n, readErr = readNow(fd, buf)
 			return true
 		}); err != nil {
 			return err
@@ -186,7 +186,7 @@ func (c *collector) ensure() error {
 	}
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), envCollector+"="+string(text))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.SysProcAttr = ownSession()
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("start log collector: %w", err)
@@ -246,7 +246,7 @@ func (c *collector) stop() {
 		if time.Now().After(deadline) {
 			sig = syscall.SIGKILL
 		}
-		if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := signalProcess(pid, sig); err != nil {
 			c.log.Warn("log collector not stopped", "task", c.spec.Task, "error", err)
 			return
 		}
@@ -263,7 +263,7 @@ func (c *collector) pid() int {
 		return 0
 	}
 	defer f.Close()
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+	if err := tryLock(f); err == nil {
 		return 0
 	}
 	b, err := io.ReadAll(f)

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 
 	"github.com/hashicorp/nomad/api"
 )
@@ -59,17 +58,16 @@ func (c *Client) HostStats() (*api.HostStats, error) {
 }
 
 func diskStats(dir string) (*api.HostDiskStats, error) {
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(dir, &fs); err != nil {
+	disk, err := askDisk(dir)
+	if err != nil {
 		return nil, fmt.Errorf("ask for the disk of %s: %w", dir, err)
 	}
-	size, avail, free := fs.Blocks*uint64(fs.Bsize), fs.Bavail*uint64(fs.Bsize), fs.Bfree*uint64(fs.Bsize)
-	d := &api.HostDiskStats{Device: dir, Mountpoint: dir, Size: size, Available: avail, Used: size - free}
-	if size > 0 {
-		d.UsedPercent = float64(d.Used) / float64(size) * 100
+	d := &api.HostDiskStats{Device: dir, Mountpoint: dir, Size: disk.size, Available: disk.avail, Used: disk.size - disk.free}
+	if disk.size > 0 {
+		d.UsedPercent = float64(d.Used) / float64(disk.size) * 100
 	}
-	if fs.Files > 0 {
-		d.InodesUsedPercent = float64(fs.Files-fs.Ffree) / float64(fs.Files) * 100
+	if disk.files > 0 {
+		d.InodesUsedPercent = float64(disk.files-disk.filesFree) / float64(disk.files) * 100
 	}
 	return d, nil
 }

@@ -11,10 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
 
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
@@ -36,14 +34,13 @@ type machine struct {
 func findMachine(conf NodeConfig, dataDir string) (machine, error) {
 	m := machine{attributes: map[string]string{}, cores: runtime.NumCPU()}
 	a := m.attributes
-	var uts unix.Utsname
-	if err := unix.Uname(&uts); err != nil {
+	kernel, err := askKernel()
+	if err != nil {
 		return m, fmt.Errorf("ask for the kernel: %w", err)
 	}
-	a["kernel.name"] = strings.ToLower(unix.ByteSliceToString(uts.Sysname[:]))
-	a["kernel.version"] = unix.ByteSliceToString(uts.Release[:])
+	a["kernel.name"], a["kernel.version"] = strings.ToLower(kernel.name), kernel.release
 	a["arch"], a["cpu.arch"] = runtime.GOARCH, runtime.GOARCH
-	a["unique.hostname"] = unix.ByteSliceToString(uts.Nodename[:])
+	a["unique.hostname"] = kernel.host
 	a["nomad.version"], a["nomad.revision"] = "2.0.5", "heteroflow-embedded"
 	a["unique.network.ip-address"] = conf.HostIP
 	osRelease(a)
@@ -61,14 +58,14 @@ func findMachine(conf NodeConfig, dataDir string) (machine, error) {
 	}
 	m.memoryMiB = cmp.Or(conf.MemoryMiB, int(total>>20))
 	a["memory.totalbytes"] = strconv.FormatUint(uint64(m.memoryMiB)<<20, 10)
-	var fs syscall.Statfs_t
-	if err := syscall.Statfs(dataDir, &fs); err != nil {
+	disk, err := askDisk(dataDir)
+	if err != nil {
 		return m, fmt.Errorf("ask for the disk of %s: %w", dataDir, err)
 	}
-	m.diskMiB = int(fs.Bavail * uint64(fs.Bsize) >> 20)
+	m.diskMiB = int(disk.avail >> 20)
 	a["unique.storage.volume"] = dataDir
-	a["unique.storage.bytesfree"] = strconv.FormatUint(fs.Bavail*uint64(fs.Bsize), 10)
-	a["unique.storage.bytestotal"] = strconv.FormatUint(fs.Blocks*uint64(fs.Bsize), 10)
+	a["unique.storage.bytesfree"] = strconv.FormatUint(disk.avail, 10)
+	a["unique.storage.bytestotal"] = strconv.FormatUint(disk.size, 10)
 	return m, nil
 }
 

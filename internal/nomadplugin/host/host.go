@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -82,8 +81,7 @@ func Launch(ctx context.Context, cmd Command, log hclog.Logger) (*Plugin, error)
 	}
 	c := exec.Command(cmd.Path, cmd.Args...)
 	c.Env = append(os.Environ(), cmd.Env...)
-	// A group of its own, so that Ctrl-C in the host's terminal leaves the end of the plugin to the host.
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ownGroup(c)
 	p, err := connect(&plugin.ClientConfig{Cmd: c, SkipHostEnv: true, StartTimeout: timeout}, log)
 	if err != nil {
 		return nil, fmt.Errorf("launch plugin %s: %w", cmd.Path, err)
@@ -141,37 +139,6 @@ func (rawConn) GRPCServer(*plugin.GRPCBroker, *grpc.Server) error {
 
 func (rawConn) GRPCClient(_ context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
 	return conn, nil
-}
-
-// checkPeer asks the kernel who listens at the socket.
-func checkPeer(info ReattachInfo) error {
-	conn, err := net.DialTimeout(info.Network, info.Address, time.Second)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	uc, ok := conn.(*net.UnixConn)
-	if !ok {
-		return fmt.Errorf("network %q is not a unix socket", info.Network)
-	}
-	raw, err := uc.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *syscall.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
-	}); err != nil {
-		return err
-	}
-	if credErr != nil {
-		return credErr
-	}
-	if int(cred.Pid) != info.Pid {
-		return fmt.Errorf("the socket belongs to process %d, not %d", cred.Pid, info.Pid)
-	}
-	return nil
 }
 
 // watch closes exited once the process is gone.
@@ -236,10 +203,8 @@ func (p *Plugin) Kill() {
 	select {
 	case <-p.killed:
 	case <-timer.C:
-		if checkPeer(p.reattach) == nil {
-			if err := syscall.Kill(p.reattach.Pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				p.log.Warn("plugin not killed", "pid", p.reattach.Pid, "error", err)
-			}
+		if err := killPeer(p.reattach); err != nil {
+			p.log.Warn("plugin not killed", "pid", p.reattach.Pid, "error", err)
 		}
 	}
 }

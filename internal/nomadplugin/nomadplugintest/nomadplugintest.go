@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package nomadplugintest drives a built plugin binary as a Nomad client does and fails a test where a client would
 // crash, get confused or drop the plugin: three launches, three configurations, reattachment, crash and a whole task
 // life. It holds no plugin of its own but the sample; what a plugin must do beyond the protocol is tested beside it.

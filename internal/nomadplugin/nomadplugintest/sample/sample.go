@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package sample is a device plugin and a task driver small enough to test hosts with: invented devices whose health a
 // file switches, and tasks that are plain processes under a supervisor which outlives the driver. A test binary turns
 // itself into one of them with Main. Nothing here is for use outside of tests.

@@ -3,11 +3,24 @@ package process
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"os/user"
 	"strconv"
 	"strings"
 	"syscall"
 )
+
+// ownSession makes the command the leader of a session, by which it and its children are found.
+func ownSession(cmd *exec.Cmd) { cmd.SysProcAttr.Setsid = true }
+
+// endWithParent ends a process whose supervisor is killed: its exit result is lost, and the task is started anew.
+func endWithParent(cmd *exec.Cmd) { cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL }
+
+// setUser has the command run as the user of a spec, see credential.
+func setUser(cmd *exec.Cmd, spec string) (err error) {
+	cmd.SysProcAttr.Credential, err = credential(spec)
+	return err
+}
 
 // credential turns "name", "uid", "name:group" or "uid:gid" into ids. It returns nil when the driver already runs
 // as that user.
