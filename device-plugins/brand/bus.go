@@ -1,7 +1,6 @@
 package brand
 
 import (
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -38,7 +37,7 @@ func (d *Detector) bus() bus {
 	}
 	b.mayHaveCards = !b.listed || len(b.cards) > 0
 	for _, sign := range d.spec.Signs {
-		if names, err := filepath.Glob(d.files.Path(sign)); err == nil && len(names) > 0 {
+		if len(d.files.Glob(sign)) > 0 {
 			b.mayHaveCards = true
 		}
 	}

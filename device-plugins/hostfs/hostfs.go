@@ -1,5 +1,5 @@
 // Package hostfs reads what the kernel says about cards from /sys and /proc under a given root folder, so that a test
-// reads a recorded machine. One device that cannot be read never hides its neighbours, which is why it does not use
+// reads a recorded machine; it records what is read, and plays it again. One device that cannot be read never hides its neighbours, which is why it does not use
 // a library that reads all or nothing. What a brand's own files mean belongs to the package of the brand.
 package hostfs
 
@@ -7,8 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,40 +16,114 @@ import (
 // Classes of PCI devices that can be accelerators: VGA, 3D and other display controllers, processing accelerators.
 var acceleratorClasses = []string{"0300", "0302", "0380", "1200"}
 
-// FS is a root folder with the kernel's files in it: "/" on a real machine.
-type FS struct{ root string }
+// FS is the kernel's files of a machine: of this one, of one under another folder, or of a recorded one. The zero value
+// has no files; see Valid.
+type FS struct{ source source }
 
 // New returns the files under root. An empty root is "/".
 func New(root string) FS {
 	if root == "" {
 		root = "/"
 	}
-	return FS{root: root}
+	return FS{source: folder(root)}
 }
 
-// Path is the place of a file of the machine under the root.
-func (f FS) Path(name ...string) string { return filepath.Join(append([]string{f.root}, name...)...) }
+// Valid tells whether there is a machine behind it.
+func (f FS) Valid() bool { return f.source != nil }
+
+// inside is the name of a file under the root. No name leads out of it.
+func inside(name ...string) string {
+	return strings.TrimPrefix(path.Clean("/"+strings.Join(name, "/")), "/")
+}
 
 // Text reads a small file and trims it. A file that is not there is the empty text.
 func (f FS) Text(name ...string) (string, error) {
-	b, err := os.ReadFile(f.Path(name...))
+	b, err := f.source.read(inside(name...))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	return strings.TrimSpace(string(b)), err
 }
 
+// Brief reads a file and keeps of it what is of use. A recording has no more of it. Keep is given its own results when a
+// recording is played.
+func (f FS) Brief(keep func(text string) string, name ...string) (string, error) {
+	file := inside(name...)
+	from := f.source
+	r, recording := from.(*Recorder)
+	if recording {
+		from = r.from
+	}
+	b, err := from.read(file)
+	text := strings.TrimSpace(keep(string(b)))
+	if recording {
+		r.note("read", file, err, func() { r.made.Texts[file] = text })
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return text, err
+}
+
 // Names lists a folder, sorted. A folder that is not there is empty.
 func (f FS) Names(name ...string) ([]string, error) {
-	entries, err := os.ReadDir(f.Path(name...))
+	names, err := f.source.names(inside(name...))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
 	return names, err
+}
+
+// Link is the target of a link. The error is fs.ErrNotExist where there is none.
+func (f FS) Link(name ...string) (string, error) { return f.source.link(inside(name...)) }
+
+// Exists tells whether a file or folder is there.
+func (f FS) Exists(name ...string) bool { return f.source.exists(inside(name...)) == nil }
+
+// Usable tells whether this process may read and write a file: nil, or an error that is fs.ErrNotExist or
+// fs.ErrPermission. The file is not opened.
+func (f FS) Usable(name ...string) error { return f.source.usable(inside(name...)) }
+
+// Glob lists the files whose name matches a pattern, as path.Match has it, sorted. A pattern that is none matches
+// nothing, and neither does a folder that cannot be read. The names have no slash in front.
+func (f FS) Glob(pattern string) []string {
+	found := []string{""}
+	for part := range strings.SplitSeq(inside(pattern), "/") {
+		var next []string
+		for _, dir := range found {
+			next = append(next, f.matching(dir, part)...)
+		}
+		found = next
+	}
+	return slices.DeleteFunc(found, func(name string) bool { return !f.Exists(name) })
+}
+
+func (f FS) matching(dir, part string) []string {
+	if !strings.ContainsAny(part, `*?[\`) {
+		return []string{inside(dir, part)}
+	}
+	from := f.source
+	r, recording := from.(*Recorder)
+	if recording {
+		from = r.from
+	}
+	names, err := from.names(inside(dir))
+	if err != nil {
+		return nil
+	}
+	var found []string
+	for _, name := range names {
+		if ok, err := path.Match(part, name); ok && err == nil {
+			found = append(found, name)
+		}
+	}
+	if recording { // of a folder such as /dev only what was asked for
+		r.noteNames(inside(dir), found)
+	}
+	for i, name := range found {
+		found[i] = inside(dir, name)
+	}
+	return found
 }
 
 // PCIDevice is one function on the PCI bus. Source of each field: the file of the same name in
@@ -105,8 +178,8 @@ func (f FS) pciDevice(address string) (PCIDevice, error) {
 	}
 	d.Answers = text[3] != "ff"
 	d.NUMANode = f.NUMANode(address)
-	if target, err := os.Readlink(f.Path(pciFolder, address, "driver")); err == nil {
-		d.Driver = filepath.Base(target)
+	if target, err := f.Link(pciFolder, address, "driver"); err == nil {
+		d.Driver = path.Base(target)
 	}
 	return d, nil
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io/fs"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,11 +30,11 @@ func (f FS) PCIPath(address string) PCIPath {
 	if !pciAddress.MatchString(p.Address) {
 		return p
 	}
-	target, err := os.Readlink(f.Path(pciFolder, p.Address))
+	target, err := f.Link(pciFolder, p.Address)
 	if err != nil {
 		return p
 	}
-	for part := range strings.SplitSeq(filepath.ToSlash(target), "/") {
+	for part := range strings.SplitSeq(target, "/") {
 		switch {
 		case hostBridge.MatchString(part):
 			p.Root, p.Bridges = part, nil
@@ -63,16 +63,16 @@ func (f FS) RDMADevices() ([]RDMADevice, error) {
 	var devices []RDMADevice
 	var problems []error
 	for _, name := range names {
-		target, err := os.Readlink(f.Path(rdmaFolder, name, "device"))
-		if errors.Is(err, os.ErrNotExist) {
+		target, err := f.Link(rdmaFolder, name, "device")
+		if errors.Is(err, fs.ErrNotExist) {
 			continue // a software device has none
 		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("read place of rdma device %s: %w", name, err))
 			continue
 		}
-		d := RDMADevice{Name: name, Address: strings.ToLower(filepath.Base(target))}
-		if _, err := os.Lstat(f.Path(pciFolder, d.Address, "physfn")); err == nil || !pciAddress.MatchString(d.Address) {
+		d := RDMADevice{Name: name, Address: strings.ToLower(path.Base(target))}
+		if _, err := f.Link(pciFolder, d.Address, "physfn"); err == nil || !pciAddress.MatchString(d.Address) {
 			continue
 		}
 		devices = append(devices, d)

@@ -1,6 +1,6 @@
 // Package vendorcli runs the command line tools of card makers: with a time limit that a hanging tool cannot
-// outlive, in a process group of its own, with bounded output and a fixed language. What the output means belongs to
-// the package of the vendor.
+// outlive, in a process group of its own, with bounded output and a fixed language. It records what they answer, and
+// plays it again. What the output means belongs to the package of the vendor.
 package vendorcli
 
 import (
@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,9 +48,18 @@ func Run(ctx context.Context, name string, args ...string) (Output, error) {
 	case errors.As(err, &exit), errors.Is(err, exec.ErrWaitDelay):
 		return out, nil
 	case err != nil:
-		return out, fmt.Errorf("run %s: %w", filepath.Base(name), err)
+		return out, fmt.Errorf("run %s: %w", filepath.Base(name), notStarted(name, err))
 	}
 	return out, nil
+}
+
+// notStarted gives all that keeps a tool that is there from being started one form.
+func notStarted(name string, err error) error {
+	var lookup *exec.Error
+	if errors.As(err, &lookup) && !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, fs.ErrNotExist) {
+		return &fs.PathError{Op: "start", Path: name, Err: lookup.Err}
+	}
+	return err
 }
 
 // capped keeps the first maxOutput bytes and drops the rest, so that a tool gone wild cannot fill the memory.
