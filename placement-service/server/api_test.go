@@ -174,7 +174,11 @@ func TestAPI_PluginsTakeEffectAndViewsAnswer(t *testing.T) {
 	if memory := gpu["memory"].(map[string]any); memory["free_mib"] != 61440.0 {
 		t.Errorf("free memory is %v, want 61440 MiB", memory)
 	}
-	job := s.tree("/api/v1/jobs/llm")
+	var job map[string]any
+	eventually(t, "the service hears of the allocation", func() bool {
+		job = s.tree("/api/v1/jobs/llm")
+		return len(job["placements"].([]any)) > 0
+	})
 	if place := job["placements"].([]any)[0].(map[string]any); place["memory_mib"] != 20480.0 || place["card_uuids"].([]any)[0] != gpu["uuid"] {
 		t.Errorf("placement is %v", place)
 	}
