@@ -31,6 +31,18 @@ func New(root string) FS {
 // Valid tells whether there is a machine behind it.
 func (f FS) Valid() bool { return f.source != nil }
 
+// Path is the place of a file where this machine has it, for what cannot be read at once and ended, such as a log. What is
+// read there is not recorded. It is empty when the machine is a recorded one.
+func (f FS) Path(name ...string) string {
+	switch from := f.source.(type) {
+	case folder:
+		return from.path(inside(name...))
+	case *Recorder:
+		return FS{source: from.from}.Path(name...)
+	}
+	return ""
+}
+
 // inside is the name of a file under the root. No name leads out of it.
 func inside(name ...string) string {
 	return strings.TrimPrefix(path.Clean("/"+strings.Join(name, "/")), "/")

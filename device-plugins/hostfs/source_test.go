@@ -60,6 +60,12 @@ func TestReplay_ReadsAsTheMachine(t *testing.T) {
 	if diff := cmp.Diff(want, look(hostfs.Replay(made))); diff != "" {
 		t.Errorf("replay (-want +got):\n%s", diff)
 	}
+	if at := hostfs.Replay(made).Path("dev/kmsg"); at != "" {
+		t.Errorf("a recorded machine has a place %q here", at)
+	}
+	if at := recorder.Files().Path("dev/kmsg"); at != filepath.Join(root, "dev", "kmsg") {
+		t.Errorf("place %q", at)
+	}
 	if made.Texts["etc/long"] != "kee" || made.Texts["etc/secret"] != "" || cmp.Diff([]string{"card1", "card2"}, made.Folders["dev"]) != "" {
 		t.Errorf("recorded %q, %v", made.Texts, made.Folders["dev"])
 	}
