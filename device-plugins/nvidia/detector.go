@@ -14,6 +14,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
+	"github.com/heteroflow/heteroflow/device-plugins/vendorcli"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -28,6 +29,11 @@ const reasonTool = "nvidia-smi cannot reach the NVIDIA driver"
 type Config struct {
 	Root string // folder with /proc and /sys of the machine; NVML is used only when it is "/" or empty
 	SMI  string // nvidia-smi: a name to find on PATH, or a path; empty is the name
+	// Files are the machine's files, in place of those under Root, and Tools runs its tools; nil runs those of this machine.
+	Files hostfs.FS
+	Tools vendorcli.Runner
+	// NoLibrary keeps NVML from being used. A recorded machine has none.
+	NoLibrary bool
 	// XidHardware are the Xids that are blamed on the card, XidApplication those that are blamed on the job. Others are told
 	// and blamed on nobody.
 	XidHardware, XidApplication []int
@@ -56,11 +62,17 @@ var (
 
 // New returns a detector. It touches nothing until the first call.
 func New(cfg Config, log hclog.Logger) *Detector {
-	d := &Detector{log: log, files: hostfs.New(cfg.Root), smi: &smi{path: cfg.SMI}, minors: map[string]int{}, witness: newWitness(cfg)}
+	d := &Detector{log: log, files: cfg.Files, smi: &smi{path: cfg.SMI, run: cfg.Tools}, minors: map[string]int{}, witness: newWitness(cfg)}
+	if !d.files.Valid() {
+		d.files = hostfs.New(cfg.Root)
+	}
+	if d.smi.run == nil {
+		d.smi.run = vendorcli.Host{}
+	}
 	if d.smi.path == "" {
 		d.smi.path = "nvidia-smi"
 	}
-	if cfg.Root == "" || cfg.Root == "/" {
+	if !cfg.NoLibrary && (cfg.Root == "" || cfg.Root == "/") {
 		d.nvml = nvmlReport
 	}
 	return d
@@ -78,7 +90,7 @@ func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, mpsErr := exec.LookPath("nvidia-cuda-mps-control")
+	_, mpsErr := d.smi.run.Look("nvidia-cuda-mps-control")
 	cards := r.cards(source, d.files, mpsErr == nil)
 	d.remember(r)
 	return cards, nil

@@ -7,7 +7,6 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/topology"
-	"github.com/heteroflow/heteroflow/device-plugins/vendorcli"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -28,7 +27,7 @@ func (d *Detector) Links(ctx context.Context, cards []accel.Card) (topology.Grap
 
 // matrix reads which cards are connected how, and by how fast NVLinks. Speeds that cannot be read stay unknown.
 func (s *smi) matrix(ctx context.Context) (topology.Graph, error) {
-	out, err := vendorcli.Run(ctx, s.path, "topo", "-m")
+	out, err := s.run.Run(ctx, s.path, "topo", "-m")
 	if err != nil {
 		return topology.Graph{}, err
 	}
@@ -36,7 +35,7 @@ func (s *smi) matrix(ctx context.Context) (topology.Graph, error) {
 	if err != nil || !g.Has(accel.LinkNVLink) {
 		return g, err
 	}
-	if out, err = vendorcli.Run(ctx, s.path, "nvlink", "-s"); err == nil {
+	if out, err = s.run.Run(ctx, s.path, "nvlink", "-s"); err == nil {
 		g.AddSpeeds(topology.ParseNVLinks(out.Stdout))
 	}
 	return g, nil

@@ -26,13 +26,14 @@ var errNothingRead = errors.New("nvidia-smi printed nothing that is known")
 // smi reads cards by nvidia-smi. It is safe for concurrent use.
 type smi struct {
 	path string
+	run  vendorcli.Runner
 	tier atomic.Int32 // index of the first query that this driver accepted
 }
 
 // call runs the tool and reads what it printed. The status of the tool is not looked at: it is not 0 when one of many
 // cards has failed.
 func (s *smi) call(ctx context.Context, args ...string) (r report, ok bool, out vendorcli.Output, err error) {
-	out, err = vendorcli.Run(ctx, s.path, args...)
+	out, err = s.run.Run(ctx, s.path, args...)
 	if err != nil {
 		return report{}, false, out, err
 	}
