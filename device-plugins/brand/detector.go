@@ -60,8 +60,10 @@ type Call func(args ...string) (string, error)
 
 // Config says where to look.
 type Config struct {
-	Root string // folder with /proc and /sys of the machine; empty is "/"
-	Tool string // name or path of the tool, in place of the brand's own
+	Root  string           // folder with /proc and /sys of the machine; empty is "/"
+	Tool  string           // name or path of the tool, in place of the brand's own
+	Files hostfs.FS        // the machine's files, in place of those under Root
+	Tools vendorcli.Runner // runs the tools; nil runs those of this machine
 }
 
 // Detector finds the cards of one brand. It is safe for concurrent use.
@@ -70,6 +72,7 @@ type Detector struct {
 	tools []string
 	log   hclog.Logger
 	files hostfs.FS
+	run   vendorcli.Runner
 
 	mu    sync.Mutex
 	nodes map[string][]string // card UUID → device nodes
@@ -86,7 +89,13 @@ var (
 
 // New returns a detector. It touches nothing until the first call.
 func New(spec Spec, cfg Config, log hclog.Logger) *Detector {
-	d := &Detector{spec: spec, tools: spec.Tools, log: log, files: hostfs.New(cfg.Root), nodes: map[string][]string{}}
+	d := &Detector{spec: spec, tools: spec.Tools, log: log, files: cfg.Files, run: cfg.Tools, nodes: map[string][]string{}}
+	if !d.files.Valid() {
+		d.files = hostfs.New(cfg.Root)
+	}
+	if d.run == nil {
+		d.run = vendorcli.Host{}
+	}
 	if cfg.Tool != "" {
 		d.tools = []string{cfg.Tool}
 	}
@@ -207,7 +216,7 @@ func (d *Detector) byKernel(bus bus, trouble string, noTool error) (Reading, err
 // caller calls one tool. What it printed to its error stream counts when it printed nothing else.
 func (d *Detector) caller(ctx context.Context, tool string) Call {
 	return func(args ...string) (string, error) {
-		out, err := vendorcli.Run(ctx, tool, args...)
+		out, err := d.run.Run(ctx, tool, args...)
 		if err != nil {
 			return "", err
 		}
