@@ -183,10 +183,10 @@ func newFormRule(pattern, form string) (formRule, error) {
 	}
 	switch form {
 	case "auto":
-	case string(accel.Whole), string(accel.Shared):
+	case string(accel.Whole), string(accel.Shared), string(accel.MIG):
 		r.form = accel.Form(form)
 	default:
-		return r, fmt.Errorf(`%q is not a form for %q: write "whole", "shared" or "auto"`, form, pattern)
+		return r, fmt.Errorf(`%q is not a form for %q: write "whole", "shared", "mig" or "auto"`, form, pattern)
 	}
 	return r, nil
 }

@@ -23,7 +23,7 @@ func TestConfig_RefusalsSayWhatToWrite(t *testing.T) {
 		"brand":                 {func(c *Config) { c.Vendors = []string{"nvidea"} }, "write one of nvidia"},
 		"server":                {func(c *Config) { c.Server = "placement:3333" }, `write for example "https://`},
 		"state folder":          {func(c *Config) { c.StateDir = "" }, "write a folder"},
-		"form":                  {func(c *Config) { c.Forms = map[string]string{"A100*": "mig"} }, `write "whole", "shared" or "auto"`},
+		"form":                  {func(c *Config) { c.Forms = map[string]string{"A100*": "partition"} }, `write "whole", "shared", "mig" or "auto"`},
 		"pattern":               {func(c *Config) { c.Forms = map[string]string{"A[": "whole"} }, "write a UUID"},
 		"hold":                  {func(c *Config) { c.RecoveryHold = "-1s" }, `write for example "10s"`},
 		"condition":             {func(c *Config) { c.UnhealthyOn = []string{"heat"} }, `write "ecc", "memory_repair"`},

@@ -59,13 +59,17 @@ func (b *formBook) choose(uuid string, form accel.Form) error {
 	return nil
 }
 
-// offered is the form of a card now, and whether an intent may change it.
+// offered is the form of a card now, and whether an intent may change it. What an administrator divided stays divided,
+// whatever a rule says; a card in MIG mode without partitions is nothing else before the mode is switched off.
 func (s settings) offered(c accel.Card, book *formBook) (accel.Form, string) {
-	if c.Form == accel.Partition || c.Form == accel.MIG {
+	if c.Form == accel.Partition || c.Form == accel.Divided {
 		return c.Form, accel.PolicyFixed
 	}
 	if fixed := s.fixedForm(c); fixed != "" {
 		return fixed, accel.PolicyFixed
+	}
+	if c.Form == accel.MIG {
+		return accel.Whole, accel.PolicyFixed
 	}
 	if chosen := book.chosen[c.UUID]; chosen == accel.Shared {
 		return accel.Shared, accel.PolicyAuto

@@ -13,20 +13,24 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/structspb"
 )
 
-// reasonNoSize is the reason of a card that is to be shared and does not tell its memory.
-const reasonNoSize = "the memory of the card is not known, so that it cannot be offered in slices"
-
 // An offer is a card in the form in which it is offered.
 type offer struct {
 	accel.Card
 	neighbours
+	found    accel.Form // as the detector found it
 	policy   string
-	sliceMiB uint64
+	sliceMiB uint64 // memory of one slice of the shared and the mig form
 }
 
-// instances are the Nomad instance ids of the offer.
+// inSlices tells whether the card has a group of its own, with slices of memory as instances.
+func (o offer) inSlices() bool { return o.Form == accel.Shared || o.Form == accel.MIG }
+
+// instances are the Nomad instance ids of the offer; a divided card has none.
 func (o offer) instances() []string {
-	if o.Form != accel.Shared {
+	switch {
+	case o.Form == accel.Divided:
+		return nil
+	case !o.inSlices():
 		return []string{o.UUID}
 	}
 	n := max(1, o.Slices(o.sliceMiB)) // a card of unknown size is shown by one unhealthy slice
@@ -39,17 +43,13 @@ func (o offer) instances() []string {
 
 // unitMiB is the memory of one instance, nil when it is not known.
 func (o offer) unitMiB() *uint64 {
-	if o.Form == accel.Shared {
+	switch {
+	case o.Form == accel.Divided, o.Form == accel.MIG && o.sliceMiB == 0:
+		return nil
+	case o.inSlices():
 		return &o.sliceMiB
 	}
 	return o.MemoryMiB
-}
-
-func (o offer) health() accel.Health {
-	if o.Health.OK && o.Form == accel.Shared && o.Slices(o.sliceMiB) == 0 {
-		return accel.Health{Reason: reasonNoSize}
-	}
-	return o.Health
 }
 
 type attributes = map[string]*structspb.Attribute
@@ -73,6 +73,12 @@ func (o offer) facts() attributes {
 		a[accel.AttrMemory] = intAttr(int64(*o.MemoryMiB), "MiB")
 	}
 	o.published(a)
+	if text := accel.FormatRounding(o.Rounding); text != "" {
+		a[accel.AttrRounding] = textAttr(text)
+	}
+	if o.Parent != "" {
+		a[accel.AttrParent] = textAttr(o.Parent)
+	}
 	if unit := o.unitMiB(); unit != nil {
 		a[accel.AttrUnitMemory] = intAttr(int64(*unit), "MiB")
 	}
@@ -108,6 +114,7 @@ func (o offer) published(a attributes) {
 // modelFacts are the attributes that a group of several cards may carry.
 var modelFacts = []string{
 	accel.AttrMemory, accel.AttrUnitMemory, accel.AttrModel, accel.AttrArch, accel.AttrDriver, accel.AttrForm, accel.AttrPolicy, accel.AttrModes,
+	accel.AttrRounding,
 }
 
 // sharedFacts are those that all cards that know them agree on. A card that lost its voice does not change the others.
@@ -136,16 +143,19 @@ func sharedFacts(offers []offer) attributes {
 }
 
 // deviceGroups turns offers into what Nomad is told: a group per model for whole cards and partitions, with a
-// descriptor beside it for each card; a group per card for shared ones. The order is fixed.
+// descriptor beside it for each card; a group per card for those in slices. Of a divided card there is the descriptor alone.
+// The order is fixed.
 func deviceGroups(offers []offer) []*devicepb.DeviceGroup {
 	var groups []*devicepb.DeviceGroup
 	models := map[string][]offer{}
 	for _, o := range offers {
-		if o.Form == accel.Shared {
+		if o.inSlices() {
 			groups = append(groups, o.group(o.Form.DeviceType(), o.GroupName(), o.facts(), o.detected()))
 			continue
 		}
-		models[o.DeviceID()] = append(models[o.DeviceID()], o)
+		if o.Form != accel.Divided {
+			models[o.DeviceID()] = append(models[o.DeviceID()], o)
+		}
 		groups = append(groups, o.group(accel.DescriptorType, o.DescriptorName(), o.facts(), nil))
 	}
 	for _, same := range models {
@@ -173,7 +183,7 @@ func (o offer) detected() []*devicepb.DetectedDevice {
 	out := make([]*devicepb.DetectedDevice, len(ids))
 	for i, id := range ids {
 		out[i] = &devicepb.DetectedDevice{ID: id, Healthy: h.OK, HealthDescription: h.Reason}
-		if o.Form != accel.Shared && o.PCIAddress != "" {
+		if !o.inSlices() && o.PCIAddress != "" {
 			out[i].HwLocality = &devicepb.DeviceLocality{PciBusId: o.PCIAddress}
 		}
 	}

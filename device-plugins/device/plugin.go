@@ -181,8 +181,12 @@ func (p *Plugin) offers() []offer {
 }
 
 func (p *Plugin) offer(c accel.Card) offer {
-	o := offer{Card: c, sliceMiB: p.set.sliceMiB}
+	o := offer{Card: c, found: c.Form, sliceMiB: p.set.sliceMiB}
 	o.Form, o.policy = p.set.offered(c, p.forms)
+	o.Rounding = roundings(c)
+	if o.Form == accel.MIG {
+		o.sliceMiB = migSliceMiB(o.Card)
+	}
 	return o
 }
 

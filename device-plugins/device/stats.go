@@ -170,7 +170,7 @@ func groupStats(states []state, at time.Time) []*devicepb.DeviceGroupStats {
 	byGroup := map[string]*devicepb.DeviceGroupStats{}
 	var groups []*devicepb.DeviceGroupStats
 	for _, s := range states {
-		if !s.answers {
+		if !s.answers || len(s.instances()) == 0 { // Nomad knows numbers of instances only
 			continue
 		}
 		g := byGroup[s.DeviceID()]
