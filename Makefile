@@ -15,7 +15,7 @@ export GOFLAGS += -buildvcs=false
 export CGO_CFLAGS += -w
 
 .DEFAULT_GOAL := help
-.PHONY: help build test unit race e2e lint verify generate fmt fuzz bench demo clean
+.PHONY: help build test unit race e2e lint cross verify generate fmt fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -24,7 +24,7 @@ build: ## build every binary into bin/
 	@mkdir -p $(BIN)
 	$(GO) build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/...
 
-test: verify lint race e2e ## everything CI runs
+test: verify lint cross race e2e ## everything CI runs
 
 unit: ## unit tests without the race detector, the quick round while working
 	$(GO) test -json $$($(GO) list ./... | grep -v /e2e) | $(SUMMARY)
@@ -39,6 +39,12 @@ lint: ## format, vet and static checks
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change:"; echo "$$out"; exit 1; }
 	$(GO) vet ./...
 	$(STATICCHECK) ./...
+
+cross: ## build and vet for linux/amd64, linux/arm64 and windows/amd64, all without cgo
+	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 $(GO) vet ./...
+	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) vet ./...
+	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) build ./...
+	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./device-plugins/... ./gateway/... ./cmd/heteroflow-device ./cmd/heteroflow/command
 
 verify: ## check that generated files and go.mod are current
 	$(GO) mod tidy -diff
