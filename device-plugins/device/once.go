@@ -35,6 +35,8 @@ type FoundCard struct {
 	MemoryMiB     *uint64           `json:"memory_mib,omitempty"`
 	DriverVersion string            `json:"driver_version,omitempty"`
 	Modes         []string          `json:"modes,omitempty"`
+	Rounding      string            `json:"rounding,omitempty"`
+	Parent        string            `json:"parent,omitempty"`
 	Links         string            `json:"links,omitempty"`
 	NIC           string            `json:"nic,omitempty"`
 	NICLink       string            `json:"nic_link,omitempty"`
@@ -87,6 +89,7 @@ func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found
 			Vendor: o.Vendor, Model: o.Model, RawName: o.RawName, UUID: o.UUID, Index: index, PCIAddress: o.PCIAddress,
 			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form,
 			Links: o.links, NIC: o.nic, NICLink: o.nicLink,
+			Rounding: accel.FormatRounding(o.Rounding), Parent: o.Parent,
 			FormPolicy: o.policy, DeviceID: o.DeviceID(), Healthy: h.OK, Reason: h.Reason, Sources: o.Sources,
 		})
 	}

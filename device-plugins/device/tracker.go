@@ -97,7 +97,16 @@ func (t *tracker) observe(listed []accel.Card) {
 func (t *tracker) take(c accel.Card, named map[string]bool) []string {
 	if e := t.known[c.UUID]; e != nil {
 		t.update(e, c)
-		return []string{c.UUID}
+		stands := []string{c.UUID}
+		if !c.Health.OK { // the parts of a board die with it
+			for uuid, part := range t.known {
+				if part.card.Parent == c.UUID && !named[uuid] {
+					t.judge(part, c.Health)
+					stands = append(stands, uuid)
+				}
+			}
+		}
+		return stands
 	}
 	if placeOnly(c) || !c.Health.OK {
 		// A dead card often cannot say who it is. What is known at its place is what died, partitions included.
@@ -140,7 +149,7 @@ func (t *tracker) at(c accel.Card) []string {
 // unlisted one does not replace it.
 func replaced(gone accel.Card, listed []accel.Card, before map[string]bool) bool {
 	return gone.PCIAddress != "" && slices.ContainsFunc(listed, func(c accel.Card) bool {
-		twins := before[c.UUID] && c.Form == accel.Whole && gone.Form == accel.Whole
+		twins := before[c.UUID] && gone.Form != accel.Partition
 		return c.PCIAddress == gone.PCIAddress && c.Health.OK && !placeOnly(c) && !twins
 	})
 }
@@ -189,6 +198,9 @@ func (t *tracker) update(e *tracked, c accel.Card) {
 		k.Index, k.Form = c.Index, c.Form
 		if len(c.Modes) > 0 {
 			k.Modes = c.Modes
+		}
+		if len(c.Rounding) > 0 {
+			k.Rounding = c.Rounding
 		}
 	}
 	for field, source := range c.Sources {

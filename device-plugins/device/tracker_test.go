@@ -127,6 +127,23 @@ func TestTracker_PartitionsDieAndChangeWithTheirBoard(t *testing.T) {
 
 // Whatever the readings say, a card that was good once stays listed, its facts never change, and it is unhealthy
 // exactly when its last readings in a row were bad.
+// A divided board is listed beside its parts: they die with it, and are gone when it is whole again.
+func TestTracker_PartsOfAListedBoard(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(1)
+	board, twin, part := good("NPU-a", "0000:01:00.0"), good("NPU-b", "0000:01:00.0"), good("NPU-a-v100", "0000:01:00.0")
+	board.Form, part.Form, part.Parent = accel.Divided, accel.Partition, "NPU-a"
+	tr.observe([]accel.Card{board, twin, part})
+	wantStates(t, tr, map[string]string{"NPU-a": "ok", "NPU-b": "ok", "NPU-a-v100": "ok"})
+	tr.observe([]accel.Card{bad(board, "lost"), twin})
+	wantStates(t, tr, map[string]string{"NPU-a": "lost", "NPU-b": "ok", "NPU-a-v100": "lost"})
+	tr.observe([]accel.Card{board, part})
+	wantStates(t, tr, map[string]string{"NPU-a": "ok", "NPU-b": reasonMissing, "NPU-a-v100": "ok"})
+	board.Form = accel.Whole
+	tr.observe([]accel.Card{board, twin})
+	wantStates(t, tr, map[string]string{"NPU-a": "ok", "NPU-b": "ok"})
+}
+
 func TestTracker_Property(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

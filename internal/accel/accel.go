@@ -73,7 +73,7 @@ const (
 )
 
 // DeviceType is the second part of the Nomad device id for a form: gpu for whole cards and existing
-// partitions, vgpu for slices, mig for hardware slices.
+// partitions, vgpu for slices, mig for hardware slices. A divided card has no group of instances.
 func (f Form) DeviceType() string {
 	switch f {
 	case Shared:

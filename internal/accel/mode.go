@@ -20,6 +20,9 @@ const (
 	ModeVGPU Mode = "vgpu" // a card divided by the hypervisor's driver
 )
 
+// SourceOfMode is the name under which Card.Sources tells what showed a mode.
+func SourceOfMode(m Mode) string { return AttrModes + "/" + m }
+
 // modeQoS is what keeps two shares of one card apart, by the mode that makes them. The rows of gold and the first two of
 // silver are the classes of the architecture; the makers' own drivers that cap shares without parting the hardware count as
 // drivers.
