@@ -18,7 +18,7 @@ import (
 )
 
 // standIn installs the stand-in for nvidia-smi with a copy of the named files of a box; none named is all of them.
-func standIn(t *testing.T, box string, files ...string) string {
+func standIn(t testing.TB, box string, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	tool, err := os.ReadFile("testdata/standin/nvidia-smi")
@@ -50,7 +50,7 @@ func standIn(t *testing.T, box string, files ...string) string {
 	return filepath.Join(dir, "nvidia-smi")
 }
 
-func detector(t *testing.T, smi string) *Detector {
+func detector(t testing.TB, smi string) *Detector {
 	t.Helper()
 	return New(Config{Root: t.TempDir(), SMI: smi}, hclog.NewNullLogger())
 }

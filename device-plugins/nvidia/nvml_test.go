@@ -37,7 +37,7 @@ func box() *server.Server {
 	return s
 }
 
-func byNVML(t *testing.T, s *server.Server) *Detector {
+func byNVML(t testing.TB, s *server.Server) *Detector {
 	t.Helper()
 	d := New(Config{Root: t.TempDir(), SMI: "no-such-nvidia-smi"}, hclog.NewNullLogger())
 	d.nvml = func() (report, error) {
