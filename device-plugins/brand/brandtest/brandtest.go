@@ -229,6 +229,7 @@ func Benchmark(b *testing.B, parse func(string) brand.Reading) {
 		body := Recorded(b, filepath.Base(file))
 		b.Run(filepath.Base(file), func(b *testing.B) {
 			text := strings.Repeat(body+"\n", size/len(body)+1)[:size]
+			b.ReportAllocs()
 			for b.Loop() {
 				parse(text)
 			}
@@ -239,6 +240,7 @@ func Benchmark(b *testing.B, parse func(string) brand.Reading) {
 		for i := 0; text.Len() < size; i++ {
 			fmt.Fprintf(&text, "GPU[%d] : VRAM Total Memory (B): %d\n", i, i)
 		}
+		b.ReportAllocs()
 		for b.Loop() {
 			parse(text.String())
 		}
