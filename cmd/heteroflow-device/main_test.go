@@ -24,13 +24,17 @@ const standIn = "../../device-plugins/nvidia/testdata/standin"
 // binary builds the plugin without cgo, as it must also build.
 func binary(t *testing.T) string {
 	t.Helper()
+	t.Setenv("CGO_ENABLED", "0")
 	path := filepath.Join(t.TempDir(), device.Name)
-	cmd := exec.Command("go", "build", "-o", path, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	build(t, path)
+	return path
+}
+
+func build(t testing.TB, path string, flags ...string) {
+	t.Helper()
+	if out, err := exec.Command("go", append(append([]string{"build", "-o", path}, flags...), ".")...).CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	return path
 }
 
 func absolute(t *testing.T, path string) string {
