@@ -155,6 +155,15 @@ const pciFolder = "sys/bus/pci/devices"
 // Accelerators lists the functions of a PCI vendor that can be accelerators, ordered by address. Devices that
 // cannot be read are left out and reported in the error beside the others.
 func (f FS) Accelerators(vendor string) ([]PCIDevice, error) {
+	all, err := f.PCIDevices()
+	return slices.DeleteFunc(all, func(d PCIDevice) bool {
+		return d.Vendor != vendor || !slices.Contains(acceleratorClasses, d.Class)
+	}), err
+}
+
+// PCIDevices lists all functions, ordered by address. Devices that cannot be read are left out and reported in the
+// error beside the others.
+func (f FS) PCIDevices() ([]PCIDevice, error) {
 	addresses, err := f.Names(pciFolder)
 	if err != nil {
 		return nil, fmt.Errorf("list pci devices: %w", err)
@@ -167,9 +176,7 @@ func (f FS) Accelerators(vendor string) ([]PCIDevice, error) {
 			problems = append(problems, err)
 			continue
 		}
-		if d.Vendor == vendor && slices.Contains(acceleratorClasses, d.Class) {
-			devices = append(devices, d)
-		}
+		devices = append(devices, d)
 	}
 	return devices, errors.Join(problems...)
 }
