@@ -12,6 +12,7 @@ type bus struct {
 	cards        []hostfs.PCIDevice // cards of the brand, also those given away to virtual machines
 	listed       bool               // the machine shows a bus with devices on it
 	rival        bool               // the bus has cards of the brand's rival
+	signs        bool               // a device node or module of the brand is there
 	mayHaveCards bool
 }
 
@@ -38,7 +39,7 @@ func (d *Detector) bus() bus {
 	b.mayHaveCards = !b.listed || len(b.cards) > 0
 	for _, sign := range d.spec.Signs {
 		if len(d.files.Glob(sign)) > 0 {
-			b.mayHaveCards = true
+			b.signs, b.mayHaveCards = true, true
 		}
 	}
 	return b

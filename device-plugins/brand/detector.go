@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/diagnose"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 	"github.com/heteroflow/heteroflow/device-plugins/topology"
 	"github.com/heteroflow/heteroflow/device-plugins/vendorcli"
@@ -53,6 +54,10 @@ type Spec struct {
 	Links func(tool string, call Call) (topology.Graph, error)
 	// Nodes names the device nodes of a card; nil when they are not known.
 	Nodes func(card Card) []string
+	// Parse reads any text that the tool prints; nil when no number of a card need be masked in it, see Secrets.
+	Parse func(out string) Reading
+	// Setup is what the cards need on a machine.
+	Setup diagnose.Setup
 }
 
 // Call calls the tool once and returns what it printed. The error says that it printed nothing.
@@ -78,6 +83,8 @@ type Detector struct {
 	nodes map[string][]string // card UUID → device nodes
 	said  string              // the last thing logged about the path taken
 	tool  string              // the tool that listed the cards last; empty when none did
+	last  *trace              // of the last reading; nil before the first
+	found []accel.Card        // that were listed last
 }
 
 var (
@@ -136,7 +143,7 @@ func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
 	})
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.nodes = nodes
+	d.nodes, d.found = nodes, cards
 	return cards, nil
 }
 
@@ -153,6 +160,8 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 		return Reading{}, err
 	}
 	bus := d.bus()
+	traced := &trace{bus: bus}
+	defer d.keep(traced)
 	if !bus.mayHaveCards {
 		d.say("none", nil)
 		return Reading{}, nil
@@ -162,31 +171,43 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 	trouble, passed := "", exec.ErrNotFound
 	for _, tool := range d.tools {
 		name := filepath.Base(tool)
-		r, err := d.spec.Read(name, d.caller(limited, tool))
+		tracer := diagnose.Trace(d.run)
+		r, err := d.spec.Read(name, d.caller(limited, tracer, tool))
+		tried := func(state diagnose.State, detail string) { traced.add(tool, tracer, state, detail) }
 		var start *fs.PathError
 		switch {
 		case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+			tried(diagnose.Missing, "")
 			continue
 		case len(r.Cards) > 0 && d.ours(r, bus):
+			tried(diagnose.Works, counted(len(r.Cards)))
 			d.use(tool)
 			return d.complete(r, bus), nil
 		case r.Foreign, len(r.Cards) > 0 && bus.listed:
+			tried(diagnose.Foreign, "another maker's tool of the same name")
 			passed = fmt.Errorf("%s is another maker's tool of the same name", name)
 		case len(r.Cards) > 0:
 			trouble = "nothing tells whether the cards that " + name + " lists are of this brand"
+			tried(diagnose.Failed, "lists cards, and nothing tells whether they are of this brand")
 		case r.NoCards:
+			tried(diagnose.Works, "lists no card")
 			d.say(tool, nil)
 			return d.complete(r, bus), nil
 		case ctx.Err() != nil:
 			return Reading{}, ctx.Err()
 		case r.Trouble != "":
 			trouble = name + ": " + r.Trouble
+			tried(diagnose.Failed, "says: "+r.Trouble)
 		case errors.As(err, &start):
 			trouble = name + " cannot be started: " + start.Err.Error()
-		case limited.Err() != nil:
+			tried(diagnose.Failed, "cannot be started: "+start.Err.Error())
+		case limited.Err() != nil, tracer.Hung():
 			trouble = name + " does not answer"
+			tried(diagnose.Hangs, fmt.Sprintf("does not answer after %.0f s", toolLimit.Seconds()))
+			return d.byKernel(bus, trouble, passed) // no time is left for another
 		default:
 			trouble = name + " printed nothing that is known"
+			tried(diagnose.Failed, "prints nothing that is known")
 		}
 	}
 	return d.byKernel(bus, trouble, passed)
@@ -214,9 +235,9 @@ func (d *Detector) byKernel(bus bus, trouble string, noTool error) (Reading, err
 }
 
 // caller calls one tool. What it printed to its error stream counts when it printed nothing else.
-func (d *Detector) caller(ctx context.Context, tool string) Call {
+func (d *Detector) caller(ctx context.Context, run vendorcli.Runner, tool string) Call {
 	return func(args ...string) (string, error) {
-		out, err := d.run.Run(ctx, tool, args...)
+		out, err := run.Run(ctx, tool, args...)
 		if err != nil {
 			return "", err
 		}

@@ -26,7 +26,7 @@ func (d *Detector) Links(ctx context.Context, cards []accel.Card) (topology.Grap
 	limited, cancel := context.WithTimeout(ctx, toolLimit)
 	defer cancel()
 	name := filepath.Base(tool)
-	matrix, err := d.spec.Links(name, d.caller(limited, tool))
+	matrix, err := d.spec.Links(name, d.caller(limited, d.run, tool))
 	if err != nil {
 		return bus, errors.Join(fmt.Errorf("read the links that %s shows: %w", name, err), busErr)
 	}

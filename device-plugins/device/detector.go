@@ -6,6 +6,7 @@ package device
 import (
 	"context"
 
+	"github.com/heteroflow/heteroflow/device-plugins/diagnose"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -36,6 +37,11 @@ type ProcessLister interface {
 // A NodeLister names the device nodes of a card on the host.
 type NodeLister interface {
 	Nodes(card accel.Card) []string
+}
+
+// A Diagnoser says why its cards can or cannot be used here. It is asked after Detect.
+type Diagnoser interface {
+	Diagnose(ctx context.Context) (diagnose.Brand, error)
 }
 
 // A Reserver has a say before cards are handed out.

@@ -54,6 +54,11 @@ func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found
 	if err := p.Use(cfg); err != nil {
 		return Found{}, err
 	}
+	return p.once(ctx, func(int, *source) {})
+}
+
+// once makes one reading of every source, and does what else is to be done with each of them.
+func (p *Plugin) once(ctx context.Context, then func(i int, s *source)) (Found, error) {
 	if err := p.ready(); err != nil {
 		return Found{}, err
 	}
@@ -61,6 +66,7 @@ func Once(ctx context.Context, cfg Config, build Build, log hclog.Logger) (Found
 	var wg sync.WaitGroup
 	for i, s := range p.sources {
 		wg.Go(func() {
+			defer then(i, s)
 			cards, err := guarded(ctx, &s.detecting, p.limit, s.Detect)
 			found.Sources[i] = FoundSource{Name: s.Name(), Vendor: s.Vendor(), Cards: len(cards)}
 			if err != nil {
