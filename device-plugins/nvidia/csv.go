@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
@@ -98,12 +99,56 @@ func (r *report) addGPU(row row) {
 		utilization: number(row.get("utilization.gpu")), temperature: number(row.get("temperature.gpu")),
 		power: number(row.get("power.draw", "power.draw.instant")), powerOf: number(row.get("power.limit", "enforced.power.limit")),
 	}
+	g.more = row.more()
 	first(&r.driver, row.get("driver_version", "kmd_version"))
 	if g.index == nil && g.uuid == "" && g.pci == "" {
 		return // a row of errors: the line above it names the card
 	}
 	g.dead = deadRow(row, g)
 	r.gpus = append(r.gpus, g)
+}
+
+// more is the numbers of a row besides those that every driver has.
+func (r row) more() device.Sample {
+	s := device.Sample{
+		MemoryUtilizationPct: toolout.Percent(r.get("utilization.memory")), MemoryTemperatureC: toolout.Celsius(r.get("temperature.memory")),
+		FanPct: toolout.Percent(r.get("fan.speed")), ClockMHz: toolout.Megahertz(r.get("clocks.current.sm", "clocks.sm")),
+		MemoryClockMHz: toolout.Megahertz(r.get("clocks.current.memory", "clocks.mem")),
+		ECCCorrected:   toolout.Count(r.get("ecc.errors.corrected.volatile.total")),
+		ECCUncorrected: toolout.Count(r.get("ecc.errors.uncorrected.volatile.total")),
+		RetiredPages:   sum(toolout.Count(r.get("retired_pages.single_bit_ecc.count")), toolout.Count(r.get("retired_pages.double_bit.count"))),
+		RemappedRows:   sum(toolout.Count(r.get("remapped_rows.correctable")), toolout.Count(r.get("remapped_rows.uncorrectable"))),
+		RepairPending:  either(toolout.YesNo(r.get("retired_pages.pending")), toolout.YesNo(r.get("remapped_rows.pending"))),
+		PowerBrake:     toolout.YesNo(r.reason("hw_power_brake_slowdown")),
+	}
+	s.ThermalSlowdown = either(toolout.YesNo(r.reason("hw_thermal_slowdown")), toolout.YesNo(r.reason("sw_thermal_slowdown")))
+	return s
+}
+
+// reason is whether the clocks are held down for a reason. Its name changed with driver 535.
+func (r row) reason(name string) string {
+	return r.get("clocks_event_reasons."+name, "clocks_throttle_reasons."+name)
+}
+
+// sum adds what is known; nil when nothing is.
+func sum(numbers ...*float64) *float64 {
+	var total *float64
+	for _, n := range numbers {
+		if n != nil && total != nil {
+			*n += *total
+		}
+		known(&n, total)
+		total = n
+	}
+	return total
+}
+
+// either tells whether one of two things is so, as far as they are known.
+func either(a, b *bool) *bool {
+	if a == nil || b != nil && *b {
+		return b
+	}
+	return a
 }
 
 // deadRow says why a row that still names its card is of a card that cannot be used.

@@ -101,6 +101,7 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	if kernelErr != nil {
 		d.log.Debug("some pci devices cannot be read", "error", kernelErr)
 	}
+	logged, heard := d.readLog()
 	noLibrary := errors.New("nvml is not used under another root than /")
 	if d.nvml != nil {
 		var r report
@@ -122,9 +123,11 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	case err == nil && !r.noDriver:
 		d.say("nvidia-smi", noLibrary)
 		r.addKernel(kernel)
+		d.byLog(&r, logged, heard)
 		return r, "cli", nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		d.say("sysfs", errors.Join(noLibrary, err))
+		d.byLog(&kernel, logged, heard)
 		return d.byKernel(kernel, lost)
 	}
 	reason := reasonTool
@@ -138,6 +141,7 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	if len(kernel.gpus) == 0 && err != nil {
 		return report{}, "", errors.New(reason)
 	}
+	d.byLog(&kernel, logged, heard)
 	return d.byKernel(kernel, reason)
 }
 
@@ -200,7 +204,11 @@ func (d *Detector) live(ctx context.Context, cards []accel.Card) (report, error)
 		}
 	}
 	partitions := slices.ContainsFunc(cards, func(c accel.Card) bool { return c.Form == accel.Partition })
-	return d.smi.sample(ctx, partitions)
+	r, err := d.smi.sample(ctx, partitions)
+	if err == nil {
+		d.watchLinks(&r)
+	}
+	return r, err
 }
 
 // Sample reads the live numbers of cards. A partition has its own memory; the board's heat and power are shown with

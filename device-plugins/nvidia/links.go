@@ -35,8 +35,31 @@ func (s *smi) matrix(ctx context.Context) (topology.Graph, error) {
 	if err != nil || !g.Has(accel.LinkNVLink) {
 		return g, err
 	}
-	if out, err = s.run.Run(ctx, s.path, "nvlink", "-s"); err == nil {
-		g.AddSpeeds(topology.ParseNVLinks(out.Stdout))
-	}
+	s.nvlinks.Store(true)
+	cards := s.readNVLinks(ctx)
+	g.AddSpeeds(cards)
+	g.MarkNVSwitches(cards)
 	return g, nil
+}
+
+// readNVLinks reads the state of each NVLink. Cards of which the tool does not tell are left out.
+func (s *smi) readNVLinks(ctx context.Context) []topology.NVLinks {
+	out, err := s.run.Run(ctx, s.path, "nvlink", "-s")
+	if err != nil {
+		return nil
+	}
+	return topology.ParseNVLinks(out.Stdout)
+}
+
+// addNVLinks notes which links of the boards are up.
+func (r *report) addNVLinks(cards []topology.NVLinks) {
+	for _, c := range cards {
+		for i := range r.gpus {
+			if g := &r.gpus[i]; g.uuid == c.UUID && g.links == nil {
+				for _, speed := range c.GBps {
+					g.links = append(g.links, speed != nil)
+				}
+			}
+		}
+	}
 }

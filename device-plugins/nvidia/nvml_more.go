@@ -41,6 +41,18 @@ func (g *gpu) nvmlMore(lib nvml.Interface, d nvml.Device) {
 	g.nvmlClocks(lib, d)
 	g.nvmlMemoryRepair(lib, d)
 	g.nvmlFields(d)
+	g.nvmlLinks(d)
+}
+
+// nvmlLinks reads which NVLinks are up. A board without them, or in MIG mode, does not say.
+func (g *gpu) nvmlLinks(d nvml.Device) {
+	for link := range nvml.NVLINK_MAX_LINKS {
+		state, ret := d.GetNvLinkState(link)
+		if ret != nvml.SUCCESS {
+			break // there are no more
+		}
+		g.links = append(g.links, state == nvml.FEATURE_ENABLED)
+	}
 }
 
 func float[T ~int | ~uint32 | ~uint64 | ~float64](n T) *float64 {
@@ -144,7 +156,6 @@ type watch struct {
 
 const (
 	wantedEvents = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
-	maxEvents    = 256 // of one reading: a program that fails in every thread makes many
 	noInstance   = 0xFFFFFFFF
 )
 

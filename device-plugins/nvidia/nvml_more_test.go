@@ -26,6 +26,7 @@ type condition struct {
 	remapped *[2]int // corrected and uncorrected rows
 	pending  bool
 	fields   map[uint32]uint32
+	links    []bool // whether each NVLink is up
 	lost     bool
 }
 
@@ -64,6 +65,15 @@ func unwell(d *server.Device, c *condition) {
 			binary.NativeEndian.PutUint32(values[i].Value[:], v)
 		}
 		return nvml.SUCCESS
+	}
+	d.GetNvLinkStateFunc = func(link int) (nvml.EnableState, nvml.Return) {
+		if link >= len(c.links) {
+			return nvml.FEATURE_DISABLED, nvml.ERROR_INVALID_ARGUMENT
+		}
+		if c.links[link] {
+			return nvml.FEATURE_ENABLED, nvml.SUCCESS
+		}
+		return nvml.FEATURE_DISABLED, nvml.SUCCESS
 	}
 	d.GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return nvml.EventTypeXidCriticalError, nvml.SUCCESS }
 	d.RegisterEventsFunc = func(uint64, nvml.EventSet) nvml.Return { return nvml.SUCCESS }
@@ -325,5 +335,79 @@ func TestNVML_SampleTellsWhatTheBoardTells(t *testing.T) {
 	}
 	if other := samples[cards[1].UUID]; other.MemoryTemperatureC != nil || other.RemappedRows != nil || other.LinkErrors != nil || *other.ThermalSlowdown {
 		t.Errorf("unknown numbers were invented: %+v", other)
+	}
+}
+
+func TestNVML_LinkDown(t *testing.T) {
+	t.Parallel()
+	s := box()
+	conditions := map[string]*condition{}
+	for _, d := range s.Devices {
+		d := d.(*server.Device)
+		c := &condition{links: []bool{true, true, true, false}}
+		conditions[d.UUID], c.fields = c, nil
+		unwell(d, c)
+	}
+	sends(s)
+	d := byLibrary(t, t.TempDir(), s)
+	cards := detect(t, d)
+	down := func() string {
+		t.Helper()
+		samples, err := d.Sample(context.Background(), cards)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := ""
+		for _, c := range cards {
+			switch yes := samples[c.UUID].LinkDown; {
+			case yes == nil:
+				out += "?"
+			case *yes:
+				out += "d"
+			default:
+				out += "."
+			}
+		}
+		return out
+	}
+	set := func(card int, links ...bool) { conditions[cards[card].UUID].links = links }
+	want := func(what, states string) {
+		t.Helper()
+		if got := down(); got != states {
+			t.Errorf("%s: %s, want %s", what, got, states)
+		}
+	}
+	want("links that lead nowhere", "........")
+	set(2, true, false, true, false)
+	want("a link that was up", "..d.....")
+	set(2, true, true, true, false)
+	want("it is up again", "........")
+	set(5)
+	want("a board in MIG mode", ".....?..")
+	for i := range cards {
+		set(i, true, true, true, true)
+	}
+	set(3, true, true, true, false)
+	want("fewer than the others, since the start", "...d....")
+	set(3, false, false, false, false)
+	want("all of them, which were up", "...d....")
+}
+
+func TestNVML_BoardsWithoutLinksAreNotCompared(t *testing.T) {
+	t.Parallel()
+	s := box()
+	for i, d := range s.Devices {
+		unwell(d.(*server.Device), &condition{links: []bool{i < 2, i < 2}}) // two of them have a bridge
+	}
+	sends(s)
+	d := byLibrary(t, t.TempDir(), s)
+	samples, err := d.Sample(context.Background(), detect(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for uuid, sample := range samples {
+		if sample.LinkDown == nil || *sample.LinkDown {
+			t.Errorf("%s: %v", uuid, sample.LinkDown)
+		}
 	}
 }

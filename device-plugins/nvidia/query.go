@@ -1,6 +1,10 @@
 package nvidia
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+)
 
 // parseQuery reads `nvidia-smi -q`: "key : value" lines in sections told apart by indentation, 4 blanks a level.
 func parseQuery(out string) (report, bool) {
@@ -95,6 +99,41 @@ func (g *gpu) queryReading(tail, value string) {
 		known(&g.power, number(value))
 	case "GPU Power Readings/Current Power Limit", "Power Readings/Power Limit":
 		g.powerOf = number(value)
+	default:
+		g.queryMore(tail, value)
+	}
+}
+
+// queryMore reads the numbers that not every board has.
+func (g *gpu) queryMore(tail, value string) {
+	s := &g.more
+	switch tail {
+	case "Utilization/Memory":
+		s.MemoryUtilizationPct = toolout.Percent(value)
+	case "Temperature/Memory Current Temp":
+		s.MemoryTemperatureC = toolout.Celsius(value)
+	case "Fan Speed":
+		s.FanPct = toolout.Percent(value)
+	case "Clocks/SM":
+		s.ClockMHz = toolout.Megahertz(value)
+	case "Clocks/Memory":
+		s.MemoryClockMHz = toolout.Megahertz(value)
+	case "PCI/Replays Since Reset":
+		s.PCIeReplays = toolout.Count(value)
+	case "Retired Pages/Single Bit ECC", "Retired Pages/Double Bit ECC":
+		s.RetiredPages = sum(s.RetiredPages, toolout.Count(value))
+	case "Retired Pages/Pending Page Blacklist", "Remapped Rows/Pending":
+		s.RepairPending = either(s.RepairPending, toolout.YesNo(value))
+	case "Remapped Rows/Correctable Error", "Remapped Rows/Uncorrectable Error":
+		s.RemappedRows = sum(s.RemappedRows, toolout.Count(value))
+	case "Volatile/SRAM Correctable", "Volatile/DRAM Correctable":
+		s.ECCCorrected = sum(s.ECCCorrected, toolout.Count(value))
+	case "Volatile/SRAM Uncorrectable", "Volatile/SRAM Uncorrectable Parity", "Volatile/SRAM Uncorrectable SEC-DED", "Volatile/DRAM Uncorrectable":
+		s.ECCUncorrected = sum(s.ECCUncorrected, toolout.Count(value))
+	case "HW Slowdown/HW Thermal Slowdown", "Clocks Event Reasons/SW Thermal Slowdown", "Clocks Throttle Reasons/SW Thermal Slowdown":
+		s.ThermalSlowdown = either(s.ThermalSlowdown, toolout.YesNo(value))
+	case "HW Slowdown/HW Power Brake Slowdown":
+		s.PowerBrake = toolout.YesNo(value)
 	}
 }
 

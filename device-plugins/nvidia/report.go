@@ -25,7 +25,8 @@ type report struct {
 
 // event is an Xid: what the driver reported of a board.
 type event struct {
-	uuid string
+	uuid string // empty where the kernel's log told of it
+	pci  string // of the board; empty where the library told of it
 	xid  int
 	gi   *int // GPU instance that it is about, nil for the whole board
 }
@@ -46,7 +47,8 @@ type gpu struct {
 	memoryUsed                               *uint64
 	utilization, temperature, power, powerOf *float64
 
-	more       device.Sample // numbers that only NVML gives
+	more       device.Sample // numbers that only some readings have
+	links      []bool        // of each link to other cards whether it is up; nil when not known
 	needsReset bool          // the card says that it must be reset before it is of use
 }
 
@@ -116,6 +118,10 @@ func (g *gpu) merge(o gpu) {
 	known(&g.temperature, o.temperature)
 	known(&g.power, o.power)
 	known(&g.powerOf, o.powerOf)
+	g.more.Fill(o.more)
+	if g.links == nil {
+		g.links = o.links
+	}
 	for _, theirs := range o.migs {
 		i := slices.IndexFunc(g.migs, func(m mig) bool { return m.device == theirs.device })
 		if i < 0 {

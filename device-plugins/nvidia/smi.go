@@ -14,6 +14,10 @@ import (
 // queryTiers are the field lists asked for, best first. A driver refuses a whole query for one field it does not
 // know; mig.mode.current came with driver 450, gpu_recovery_action with 565.
 var queryTiers = []string{
+	"index,uuid,name,pci.bus_id,memory.total,memory.used,driver_version,utilization.gpu,temperature.gpu,power.draw,power.limit,mig.mode.current,gpu_recovery_action," +
+		"utilization.memory,temperature.memory,fan.speed,clocks.sm,clocks.mem,ecc.errors.corrected.volatile.total,ecc.errors.uncorrected.volatile.total," +
+		"retired_pages.single_bit_ecc.count,retired_pages.double_bit.count,retired_pages.pending,remapped_rows.correctable,remapped_rows.uncorrectable," +
+		"remapped_rows.pending,clocks_event_reasons.hw_thermal_slowdown,clocks_event_reasons.sw_thermal_slowdown,clocks_event_reasons.hw_power_brake_slowdown",
 	"index,uuid,name,pci.bus_id,memory.total,memory.used,driver_version,utilization.gpu,temperature.gpu,power.draw,power.limit,mig.mode.current,gpu_recovery_action",
 	"index,uuid,name,pci.bus_id,memory.total,memory.used,driver_version,utilization.gpu,temperature.gpu,power.draw,power.limit,mig.mode.current",
 	"index,uuid,name,pci.bus_id,memory.total,memory.used,driver_version,utilization.gpu,temperature.gpu,power.draw,power.limit",
@@ -28,6 +32,8 @@ type smi struct {
 	path string
 	run  vendorcli.Runner
 	tier atomic.Int32 // index of the first query that this driver accepted
+	// nvlinks is set when cards were seen to be connected by NVLink: then their state is worth a call.
+	nvlinks atomic.Bool
 }
 
 // call runs the tool and reads what it printed. The status of the tool is not looked at: it is not 0 when one of many
@@ -133,9 +139,26 @@ func (r *report) lacksPartitions() bool {
 	return false
 }
 
-// sample reads the live numbers. The table is read too where there are partitions, since the query has no row for
-// them, and where the query is not answered.
+// sample reads the live numbers, the processes, and the state of NVLinks. What the tool does not tell stays unknown.
 func (s *smi) sample(ctx context.Context, partitions bool) (report, error) {
+	r, err := s.numbers(ctx, partitions)
+	if err != nil {
+		return r, err
+	}
+	if !r.processesKnown {
+		if list, err := s.readProcesses(ctx); err == nil {
+			r.processes, r.processesKnown = list.processes, true
+		}
+	}
+	if s.nvlinks.Load() {
+		r.addNVLinks(s.readNVLinks(ctx))
+	}
+	return r, nil
+}
+
+// numbers reads the live numbers. The table is read too where there are partitions, since the query has no row for
+// them, and where the query is not answered.
+func (s *smi) numbers(ctx context.Context, partitions bool) (report, error) {
 	r, ok, err := s.query(ctx)
 	if err != nil || ok && !partitions && len(r.gpus) > 0 {
 		return r, err

@@ -3,6 +3,8 @@ package nvidia
 import (
 	"regexp"
 	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
 // reasonERR is the reason of a card of which the tool prints errors in place of values.
@@ -14,6 +16,7 @@ var (
 	tablePCI     = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]`)
 	tableMemory  = regexp.MustCompile(`(\d+\s*MiB)\s*/\s*(\d+\s*MiB)`)
 	tablePower   = regexp.MustCompile(`(\d+W|N/A|ERR!)\s*/\s*(\d+W|N/A|ERR!)`)
+	tableFan     = regexp.MustCompile(`^\s*(\d+)%\s`)
 	tableHeat    = regexp.MustCompile(`\b(\d+)C\b`)
 	tableUtil    = regexp.MustCompile(`\b(\d+)%`)
 	tableMIG     = regexp.MustCompile(`^\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s*$`)
@@ -83,6 +86,9 @@ func (g *gpu) tableValues(cells []string) {
 	}
 	if m := tablePower.FindStringSubmatch(cells[0]); m != nil {
 		g.power, g.powerOf = number(m[1]), number(m[2])
+	}
+	if m := tableFan.FindStringSubmatch(cells[0]); m != nil {
+		g.more.FanPct = toolout.Percent(m[1])
 	}
 	if m := tableHeat.FindStringSubmatch(cells[0]); m != nil {
 		g.temperature = number(m[1])

@@ -3,6 +3,7 @@ package nvidia
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
@@ -34,15 +35,22 @@ type witness struct {
 	hardware, application []int
 
 	mu      sync.Mutex
+	log     kernelLog
+	up      map[string][]bool // board → links that were seen up
 	untold  []device.Event    // nil before the library was read
 	faulted map[string]string // board → the fault that it has not been seen to recover from
 }
 
-// maxUntold bounds what waits for somebody who never asks.
-const maxUntold = 1000
+const (
+	maxUntold = 1000 // of what waits for somebody who never asks
+	maxEvents = 256  // of one reading: a program that fails in every thread makes many
+)
 
 func newWitness(cfg Config) witness {
-	return witness{hardware: cfg.XidHardware, application: cfg.XidApplication, faulted: map[string]string{}}
+	return witness{
+		hardware: cfg.XidHardware, application: cfg.XidApplication, faulted: map[string]string{}, up: map[string][]bool{},
+		log: newKernelLog(cfg),
+	}
 }
 
 // byNVML makes one reading by the library and notes what it says to have happened.
@@ -50,8 +58,25 @@ func (d *Detector) byNVML() (report, error) {
 	r, err := d.nvml()
 	if err == nil {
 		d.note(r)
+		d.watchLinks(&r)
 	}
 	return r, err
+}
+
+// byLog notes what the kernel's log says to have happened to the boards of a reading that was made without the library.
+func (d *Detector) byLog(r *report, logged []event, heard bool) {
+	if r.events = logged; heard {
+		d.note(*r)
+		d.blame(r)
+	}
+}
+
+// readLog takes what the kernel's log tells. It is read also while the library tells of events, so that of what happens
+// when the library is lost nothing old is told.
+func (w *witness) readLog() (logged []event, heard bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.read()
 }
 
 // note takes over what a reading says to have happened, and forgets the faults of boards that are well.
@@ -62,13 +87,13 @@ func (w *witness) note(r report) {
 		w.untold = []device.Event{}
 	}
 	for _, e := range r.events {
-		i := slices.IndexFunc(r.gpus, func(g gpu) bool { return g.uuid == e.uuid })
+		i := slices.IndexFunc(r.gpus, e.isOf)
 		if i < 0 {
 			continue // the reading itself says that the board is gone
 		}
 		blame := w.blames(e.xid)
 		if blame == device.BlameCard {
-			w.faulted[e.uuid] = xidText(e.xid)
+			w.faulted[r.gpus[i].identity()] = xidText(e.xid)
 		}
 		for _, card := range r.gpus[i].touched(e) {
 			if len(w.untold) < maxUntold {
@@ -78,9 +103,55 @@ func (w *witness) note(r report) {
 	}
 	for _, g := range r.gpus {
 		if g.dead == "" && !g.needsReset {
-			delete(w.faulted, g.uuid)
+			delete(w.faulted, g.identity())
 		}
 	}
+}
+
+// isOf tells whether an event is of this board. The log names a board without its function.
+func (e event) isOf(g gpu) bool {
+	if e.uuid != "" {
+		return g.uuid == e.uuid
+	}
+	board, _, _ := strings.Cut(g.pci, ".")
+	return e.pci != "" && strings.HasPrefix(e.pci, board+".") && board != ""
+}
+
+// watchLinks tells of the boards of a reading whether a link is down. One that never was up may lead nowhere; it counts
+// when boards of the same model have more of theirs up, as long as this one has any.
+func (w *witness) watchLinks(r *report) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	most := map[string]int{}
+	for _, g := range r.gpus {
+		most[g.name] = max(most[g.name], g.linksUp())
+	}
+	for i, g := range r.gpus {
+		if g.links == nil || g.dead != "" {
+			continue
+		}
+		before := w.up[g.identity()]
+		down := g.linksUp() > 0 && g.linksUp() < most[g.name]
+		for n, up := range g.links {
+			for len(before) <= n {
+				before = append(before, false)
+			}
+			down = down || before[n] && !up
+			before[n] = before[n] || up
+		}
+		w.up[g.identity()] = before
+		r.gpus[i].more.LinkDown = &down
+	}
+}
+
+func (g gpu) linksUp() int {
+	n := 0
+	for _, up := range g.links {
+		if up {
+			n++
+		}
+	}
+	return n
 }
 
 // blames says whose fault an Xid is. What the config names for both is the card's.
@@ -99,7 +170,7 @@ func (w *witness) blame(r *report) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, g := range r.gpus {
-		if why := w.faulted[g.uuid]; why != "" {
+		if why := w.faulted[g.identity()]; why != "" {
 			first(&r.gpus[i].dead, why+"; reset the card (nvidia-smi -r) or restart the node")
 		}
 	}

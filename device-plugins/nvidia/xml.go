@@ -3,6 +3,9 @@ package nvidia
 import (
 	"encoding/xml"
 	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
 type smiLog struct {
@@ -28,7 +31,32 @@ type smiGPU struct {
 	Limit    string   `xml:"gpu_power_readings>current_power_limit"`
 	LimitOld string   `xml:"power_readings>power_limit"`
 	Action   string   `xml:"gpu_recovery_action"`
-	Procs    *struct {
+	MemUtil  string   `xml:"utilization>memory_util"`
+	MemHeat  string   `xml:"temperature>memory_temp"`
+	Fan      string   `xml:"fan_speed"`
+	Clock    string   `xml:"clocks>sm_clock"`
+	MemClock string   `xml:"clocks>mem_clock"`
+	Replays  string   `xml:"pci>replay_counter"`
+	Single   string   `xml:"retired_pages>multiple_single_bit_retirement>retired_count"`
+	Double   string   `xml:"retired_pages>double_bit_retirement>retired_count"`
+	Pending  string   `xml:"retired_pages>pending_retirement"`
+	HotHW    string   `xml:"clocks_event_reasons>clocks_event_reason_hw_thermal_slowdown"`
+	HotSW    string   `xml:"clocks_event_reasons>clocks_event_reason_sw_thermal_slowdown"`
+	HotHWOld string   `xml:"clocks_throttle_reasons>clocks_throttle_reason_hw_thermal_slowdown"`
+	HotSWOld string   `xml:"clocks_throttle_reasons>clocks_throttle_reason_sw_thermal_slowdown"`
+	Brake    string   `xml:"clocks_event_reasons>clocks_event_reason_hw_power_brake_slowdown"`
+	BrakeOld string   `xml:"clocks_throttle_reasons>clocks_throttle_reason_hw_power_brake_slowdown"`
+	Volatile struct {
+		SRAMCorrected   string `xml:"sram_correctable"`
+		SRAMUncorrected string `xml:"sram_uncorrectable"`
+		SRAMParity      string `xml:"sram_uncorrectable_parity"`
+		SRAMDouble      string `xml:"sram_uncorrectable_secded"`
+		DRAMCorrected   string `xml:"dram_correctable"`
+		DRAMUncorrected string `xml:"dram_uncorrectable"`
+		SingleOld       string `xml:"single_bit>total"`
+		DoubleOld       string `xml:"double_bit>total"`
+	} `xml:"ecc_errors>volatile"`
+	Procs *struct {
 		List []struct {
 			PID  string `xml:"pid"`
 			Type string `xml:"type"`
@@ -92,10 +120,26 @@ func (x smiGPU) gpu() gpu {
 	if action := text(x.Action); action != "" && action != "None" {
 		g.dead = "nvidia-smi asks for recovery: " + action
 	}
+	g.more = x.more()
 	for _, m := range x.MIGs {
 		if device := whole(m.Index); device != nil {
 			g.migs = append(g.migs, mig{device: *device, gi: whole(m.GI), ci: whole(m.CI), memory: mib(m.Total), memoryUsed: mib(m.Used)})
 		}
 	}
 	return g
+}
+
+// more is the numbers that not every board has.
+func (x smiGPU) more() device.Sample {
+	ecc, n, yes := x.Volatile, toolout.Count, toolout.YesNo
+	return device.Sample{
+		MemoryUtilizationPct: toolout.Percent(x.MemUtil), MemoryTemperatureC: toolout.Celsius(x.MemHeat), FanPct: toolout.Percent(x.Fan),
+		ClockMHz: toolout.Megahertz(x.Clock), MemoryClockMHz: toolout.Megahertz(x.MemClock), PCIeReplays: n(x.Replays),
+		ECCCorrected:    sum(n(ecc.SRAMCorrected), n(ecc.DRAMCorrected), n(ecc.SingleOld)),
+		ECCUncorrected:  sum(n(ecc.SRAMUncorrected), n(ecc.SRAMParity), n(ecc.SRAMDouble), n(ecc.DRAMUncorrected), n(ecc.DoubleOld)),
+		RetiredPages:    sum(n(x.Single), n(x.Double)),
+		RepairPending:   yes(x.Pending),
+		ThermalSlowdown: either(either(yes(x.HotHW), yes(x.HotSW)), either(yes(x.HotHWOld), yes(x.HotSWOld))),
+		PowerBrake:      either(yes(x.Brake), yes(x.BrakeOld)),
+	}
 }

@@ -24,6 +24,8 @@ type file struct {
 	Node    string      `hcl:"node,optional"`    // makes the UUIDs of one node differ from those of another
 	Control string      `hcl:"control,optional"` // path of the control file, relative to this file
 	Cards   []cardBlock `hcl:"card,block"`
+	Links   []linkBlock `hcl:"link,block"`
+	NICs    []nicBlock  `hcl:"nic,block"`
 }
 
 type cardBlock struct {
@@ -34,6 +36,19 @@ type cardBlock struct {
 	Modes    []string `hcl:"modes,optional"`
 	NUMANode *int     `hcl:"numa_node,optional"`
 	Driver   string   `hcl:"driver_version,optional"`
+}
+
+// linkBlock connects each two of its cards by the link that is its label, such as nv12, nvsw18, hccs or xgmi.
+type linkBlock struct {
+	Kind  string   `hcl:"kind,label"`
+	Cards []string `hcl:"cards"` // UUID, vendor/index, or vendor for all its cards
+}
+
+// nicBlock is an RDMA device, named by its label, and the cards that are near it.
+type nicBlock struct {
+	Name  string   `hcl:"name,label"`
+	Cards []string `hcl:"cards"`
+	Link  string   `hcl:"link,optional"` // how they are connected to it; pix when absent
 }
 
 // control is the control file: what is wrong with them now.
@@ -51,6 +66,8 @@ type faultBlock struct {
 	Gone   bool   `hcl:"gone,optional"`   // the card is not listed
 	Error  string `hcl:"error,optional"`  // the brand cannot be read at all
 	Mute   bool   `hcl:"mute,optional"`   // the card reports no live numbers
+	// LinkDown says that a link of the card to another one is down. Only a card with links tells.
+	LinkDown bool `hcl:"link_down,optional"`
 }
 
 type delayBlock struct {
@@ -104,12 +121,16 @@ func Load(path string) ([]*Detector, error) {
 	if f.Control != "" && !filepath.IsAbs(f.Control) {
 		f.Control = filepath.Join(filepath.Dir(path), f.Control)
 	}
+	graph, err := f.graph(cards)
+	if err != nil {
+		return nil, fmt.Errorf("read simulated cards in %s: %w", path, err)
+	}
 	switches := &switches{path: f.Control}
 	var detectors []*Detector
 	for _, v := range accel.Vendors() {
 		own := slices.DeleteFunc(slices.Clone(cards), func(c accel.Card) bool { return c.Vendor != v })
 		if len(own) > 0 {
-			detectors = append(detectors, &Detector{vendor: v, cards: own, switches: switches})
+			detectors = append(detectors, &Detector{vendor: v, cards: own, switches: switches, graph: graph})
 		}
 	}
 	return detectors, nil

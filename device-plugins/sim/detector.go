@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/topology"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
@@ -20,6 +21,7 @@ type Detector struct {
 	vendor   accel.Vendor
 	cards    []accel.Card
 	switches *switches
+	graph    topology.Graph // of the cards of all brands
 
 	mu      sync.Mutex
 	samples int             // how often live numbers were read
@@ -32,6 +34,7 @@ var (
 	_ device.ProcessLister = (*Detector)(nil)
 	_ device.Reserver      = (*Detector)(nil)
 	_ device.EventTeller   = (*Detector)(nil)
+	_ device.Linker        = (*Detector)(nil)
 )
 
 // Name is the name of the source.
@@ -82,10 +85,14 @@ func (d *Detector) Sample(ctx context.Context, cards []accel.Card) (map[string]d
 	d.mu.Unlock()
 	samples := map[string]device.Sample{}
 	for _, c := range cards {
-		if fault := now.fault(c); fault.Gone || fault.Mute {
+		fault := now.fault(c)
+		if fault.Gone || fault.Mute {
 			continue
 		}
 		sample := wave(c, n)
+		if len(d.graph.Links(c.UUID, topology.Card)) > 0 {
+			sample.LinkDown = &fault.LinkDown
+		}
 		sample.Processes = now.processesOn(c)
 		samples[c.UUID] = sample
 	}
@@ -214,6 +221,7 @@ func (c control) fault(card accel.Card) faultBlock {
 		}
 		sum.Gone = sum.Gone || f.Gone
 		sum.Mute = sum.Mute || f.Mute
+		sum.LinkDown = sum.LinkDown || f.LinkDown
 	}
 	return sum
 }

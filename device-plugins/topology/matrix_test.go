@@ -374,3 +374,52 @@ func BenchmarkParseMatrix_Hostile(b *testing.B) {
 		}
 	}
 }
+
+func TestMarkNVSwitches(t *testing.T) {
+	t.Parallel()
+	cases := map[string]struct {
+		file, text string
+		links      int // that each card has; 0 when the tool does not tell
+		want       string
+	}{
+		"eight H100":                  {file: "topo-matrix-h100x8.txt", links: 18, want: "nvsw18"},
+		"eight H100, links not known": {file: "topo-matrix-h100x8.txt", want: "nvsw18"},
+		"four of eight":               {file: "topo-matrix-4gpu-empty-affinity.txt", want: "nvsw18"},
+		"pairs":                       {file: "topo-matrix-a100x8-pairs.txt", links: 12, want: "sys"},
+		"four A100 without a switch":  {text: "GPU0 GPU1 GPU2 GPU3\nGPU0 X NV4 NV4 NV4\nGPU1 NV4 X NV4 NV4\nGPU2 NV4 NV4 X NV4\nGPU3 NV4 NV4 NV4 X\n", links: 12, want: "nv4"},
+		"sixteen V100 have six links": {text: "GPU0 GPU1 GPU2\nGPU0 X NV6 NV6\nGPU1 NV6 X NV6\nGPU2 NV6 NV6 X\n", links: 6, want: "nvsw6"},
+		"two cards may be either":     {text: "GPU0 GPU1\nGPU0 X NV18\nGPU1 NV18 X\n", links: 18, want: "nv18"},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.file != "" {
+				tc.text = recorded(t, tc.file)
+			}
+			g, err := ParseMatrix(tc.text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var cards []NVLinks
+			speed := 25.0
+			for _, v := range g.Vertices() {
+				if v.Kind == Card && tc.links > 0 {
+					c := NVLinks{Label: v.ID}
+					for range tc.links {
+						c.GBps = append(c.GBps, &speed)
+					}
+					cards = append(cards, c)
+				}
+			}
+			g.AddSpeeds(cards)
+			g.MarkNVSwitches(cards)
+			e, _ := g.Edge("GPU0", "GPU1")
+			if e.Link.String() != tc.want || tc.links > 0 && tc.want != "sys" && e.GBps == nil {
+				t.Errorf("GPU0 and GPU1: %s, %v GB/s", e.Link, e.GBps)
+			}
+			if again, err := Parse(g.String()); err != nil || again.String() != g.String() {
+				t.Errorf("after a round: %v", err)
+			}
+		})
+	}
+}

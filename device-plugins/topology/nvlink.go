@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"regexp"
 	"strings"
 
@@ -47,7 +48,7 @@ func (g *Graph) AddSpeeds(cards []NVLinks) {
 	}
 	for _, e := range g.Edges() {
 		a, b := each[e.A], each[e.B]
-		if e.Link.Kind != accel.LinkNVLink || e.Link.Count == nil || a == 0 || a != b {
+		if e.Link.Kind != accel.LinkNVLink && e.Link.Kind != accel.LinkNVSwitch || e.Link.Count == nil || a == 0 || a != b {
 			continue
 		}
 		total := a * float64(*e.Link.Count)
@@ -67,4 +68,37 @@ func (c NVLinks) speed() (each float64, same bool) {
 		}
 	}
 	return each, each != 0
+}
+
+// mostNVLinks is how many links the cards with the most have.
+const mostNVLinks = 18
+
+// MarkNVSwitches tells which NVLinks of a graph go through switches: those between cards of which each has more links to
+// its peers, one by one, than there are on the card. How many those are is known of the cards given, which bear the
+// tool's labels; of others the most that any card has is taken. Two cards that have all their links with each other are
+// not told from two at a switch.
+func (g *Graph) MarkNVSwitches(cards []NVLinks) {
+	own := map[string]int{}
+	for _, c := range cards {
+		own[c.Label] = len(c.GBps)
+	}
+	switched := func(id string) bool {
+		sum, widest := 0, 0
+		for _, l := range g.Links(id, Card) {
+			if l.Kind == accel.LinkNVLink && l.Count != nil {
+				sum, widest = sum+*l.Count, max(widest, *l.Count)
+			}
+		}
+		return sum > max(cmp.Or(own[id], mostNVLinks), widest)
+	}
+	var through []Edge
+	for _, e := range g.Edges() {
+		if e.Link.Kind == accel.LinkNVLink && switched(e.A) && switched(e.B) {
+			e.Link.Kind = accel.LinkNVSwitch
+			through = append(through, e)
+		}
+	}
+	for _, e := range through {
+		g.AddEdge(e)
+	}
 }
