@@ -60,8 +60,11 @@ func parseStatic(out string) brand.Reading {
 	var order []int
 	values := map[int]map[string]string{}
 	for _, p := range toolout.Pairs(out) {
+		if p.Value == "" || len(p.Section) > 0 && !strings.HasPrefix(p.Section[0], "GPU ") {
+			continue
+		}
 		m := staticCard.FindStringSubmatch(p.Path())
-		if m == nil || p.Value == "" {
+		if m == nil {
 			continue
 		}
 		index := toolout.Whole(m[1])

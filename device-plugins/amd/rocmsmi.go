@@ -2,7 +2,6 @@ package amd
 
 import (
 	"cmp"
-	"regexp"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
@@ -55,7 +54,14 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 	}
 }
 
-var afterComma = regexp.MustCompile(`,\s+`)
+// closeUp takes away the blanks behind commas.
+func closeUp(out string) string {
+	parts := strings.Split(out, ",")
+	for i := range parts[1:] {
+		parts[i+1] = strings.TrimLeft(parts[i+1], " \t\r\n")
+	}
+	return strings.Join(parts, ",")
+}
 
 // parseROCm reads the JSON of rocm-smi, its lines such as "GPU[0] : key: value", and its tables.
 func parseROCm(out string) brand.Reading {
@@ -67,7 +73,7 @@ func parseROCm(out string) brand.Reading {
 		note(&r, r.At(e.Index), e.Key, e.Value)
 	}
 	// Cells hold commas with blanks behind them: "NPS1, SPX, 0".
-	for _, row := range toolout.Aligned(afterComma.ReplaceAllString(out, ","), "GPU", "Device") {
+	for _, row := range toolout.Aligned(closeUp(out), "GPU", "Device") {
 		index := toolout.Whole(row.First("GPU", "Device"))
 		if index == nil {
 			continue

@@ -10,17 +10,27 @@ import (
 // the address comes in three spellings: "GPU 0000:05:00.0", "GPU0000:02:00.0", "GPU0: 0000:24:00.0".
 var lostLine = regexp.MustCompile(`device handle for GPU\s*(?:(\d+):\s+)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\s*:\s*([^.\n]*)`)
 
+// maxLost bounds the lost cards that are taken of one text: no machine has so many.
+const maxLost = 128
+
 // parse reads whatever nvidia-smi printed. It goes by the content and not by the arguments of the call, since an old
 // or a wrapped tool may print another form than the one asked for. ok is false when nothing in it is known.
 func parse(out string) (r report, ok bool) {
 	out = strings.ReplaceAll(out, "\r\n", "\n")
 	var lost []gpu
 	var kept []string
+	told := map[string]bool{}
 	for _, line := range strings.Split(out, "\n") {
-		switch m := lostLine.FindStringSubmatch(line); {
+		var m []string
+		if strings.Contains(line, "device handle for GPU") {
+			m = lostLine.FindStringSubmatch(line)
+		}
+		switch {
+		case m != nil && (told[m[2]] || len(lost) == maxLost):
 		case m != nil:
 			// Only the address names the card: the number before it counts calls, not cards, in some versions.
 			lost = append(lost, gpu{index: whole(m[1]), pci: pciAddress(m[2]), dead: "nvidia-smi: " + strings.TrimSpace(m[3])})
+			told[m[2]] = true
 		case strings.Contains(line, "couldn't communicate with the NVIDIA driver"),
 			strings.Contains(line, "Failed to initialize NVML"):
 			r.noDriver = true

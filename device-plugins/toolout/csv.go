@@ -1,7 +1,6 @@
 package toolout
 
 import (
-	"encoding/csv"
 	"regexp"
 	"slices"
 	"strings"
@@ -40,29 +39,44 @@ func CSV(out string, fallback []string, keys ...string) []Record {
 	return records
 }
 
-// CSVCells are the cells of one line of comma-separated values, without the blanks around them; nil for a line without any
-// and for one that is broken.
+// CSVCells are the cells of one line of comma-separated values, without the blanks around them; nil for a line without
+// any. A comma in a cell that begins with a quote parts nothing; a quote that nobody closes is closed by the line's end.
 func CSVCells(line string) []string {
-	if strings.TrimSpace(line) == "" {
+	line = strings.TrimSpace(line)
+	if line == "" {
 		return nil
 	}
-	if !strings.Contains(line, `"`) {
-		cells := strings.Split(line, ",")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
+	cells := make([]string, 0, strings.Count(line, ",")+1)
+	for more := true; more; {
+		var cell string
+		if line = strings.TrimLeft(line, " \t"); strings.HasPrefix(line, `"`) {
+			cell, line, more = quoted(line[1:])
+		} else {
+			cell, line, more = strings.Cut(line, ",")
 		}
-		return cells
-	}
-	rd := csv.NewReader(strings.NewReader(line))
-	rd.LazyQuotes, rd.TrimLeadingSpace, rd.FieldsPerRecord = true, true, -1
-	cells, err := rd.Read()
-	if err != nil {
-		return nil // one broken line is not worth more than itself
-	}
-	for i := range cells {
-		cells[i] = strings.TrimSpace(cells[i])
+		cells = append(cells, strings.TrimSpace(cell))
 	}
 	return cells
+}
+
+// quoted reads a cell behind its opening quote up to the quote before a comma or the end of the line. A quote within the
+// cell is printed twice, or as it is by careless tools.
+func quoted(line string) (cell, rest string, more bool) {
+	for i := 0; i < len(line); i++ {
+		if line[i] != '"' {
+			continue
+		}
+		if i+1 < len(line) && line[i+1] == '"' {
+			i++
+			continue
+		}
+		behind := strings.TrimLeft(line[i+1:], " \t")
+		if behind == "" || behind[0] == ',' {
+			rest, more = strings.CutPrefix(behind, ",")
+			return strings.ReplaceAll(line[:i], `""`, `"`), rest, more
+		}
+	}
+	return strings.ReplaceAll(line, `""`, `"`), "", false
 }
 
 func csvHeader(cells, keys []string) (names, units []string, ok bool) {

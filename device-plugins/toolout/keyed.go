@@ -53,18 +53,24 @@ func indent(line string) int {
 // deepest is how deep titles are followed. Real ones are four deep.
 const deepest = 16
 
+// maxPairs bounds what is taken of one text. A full query of a real card has some 400 lines.
+const maxPairs = 1 << 15
+
 // Pairs reads lines of keys and values. A line without a value is a title, of what is indented under it; where a text
 // has lost its blanks, of all that follows until the next title. A pair with nested pairs is a title too.
 func Pairs(out string) []Pair {
 	lines := strings.Split(strings.ReplaceAll(out, "\r", ""), "\n")
 	flat := !slices.ContainsFunc(lines, func(line string) bool { return indent(line) > 0 })
-	var pairs []Pair
+	pairs := make([]Pair, 0, min(len(lines), maxPairs))
 	var titles []string
 	var depths []int // of the titles
 	for n, line := range lines {
 		depth := indent(line)
 		if depth < 0 {
 			continue
+		}
+		if len(pairs) == maxPairs {
+			break
 		}
 		for !flat && len(titles) > 0 && depths[len(depths)-1] >= depth {
 			titles, depths = titles[:len(titles)-1:len(titles)-1], depths[:len(depths)-1]

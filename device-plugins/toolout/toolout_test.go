@@ -259,3 +259,21 @@ func TestProcesses(t *testing.T) {
 		t.Errorf("%v, %v without a table", got, known)
 	}
 }
+
+func TestCSVCells(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string][]string{
+		"":                           nil,
+		" \r\n":                      nil,
+		"0, H100 , ,81559 MiB\n":     {"0", "H100", "", "81559 MiB"},
+		`"a, b",  "c ""d""" , e,`:    {"a, b", `c "d"`, "e", ""},
+		`see "KMD version", instead`: {`see "KMD version"`, "instead"},
+		`"never closed, 1`:           {"never closed, 1"},
+		`"a"b", c`:                   {`a"b`, "c"},
+		`"",""`:                      {"", ""},
+	} {
+		if diff := cmp.Diff(want, toolout.CSVCells(in)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", in, diff)
+		}
+	}
+}

@@ -24,22 +24,45 @@ func Text(s string) string {
 	return s
 }
 
-// quantity is a number and what follows it.
-var quantity = regexp.MustCompile(`^\(?([+-]?[0-9]+(?:\.[0-9]+)?)\s*([^0-9]*)`)
-
-// Quantity splits a printed value, such as "34.6 W", in its number and its unit. ok is false when it says nothing, and
-// for the numbers that tools print in place of one that they do not have.
+// Quantity splits a printed value, such as "34.6 W" or "(1402Mhz)", in its number and its unit. ok is false when it says
+// nothing, and for the numbers that tools print in place of one that they do not have.
 func Quantity(s string) (n float64, unit string, ok bool) {
-	m := quantity.FindStringSubmatch(Text(s))
-	if m == nil {
+	digits, rest := leadingNumber(strings.TrimPrefix(Text(s), "("))
+	if digits == "" {
 		return 0, "", false
 	}
-	n, err := strconv.ParseFloat(m[1], 64)
-	if err != nil || math.IsInf(n, 0) || sentinel(m[1]) {
+	n, err := strconv.ParseFloat(digits, 64)
+	if err != nil || math.IsInf(n, 0) || sentinel(digits) {
 		return 0, "", false
 	}
-	return n, strings.TrimRight(strings.TrimSpace(m[2]), ")"), true
+	if end := strings.IndexAny(rest, "0123456789"); end >= 0 {
+		rest = rest[:end]
+	}
+	return n, strings.TrimRight(strings.TrimSpace(rest), ")"), true
 }
+
+// leadingNumber splits a text behind the number that it begins with: digits, perhaps with a sign before and a fraction
+// behind. It is empty when there is none.
+func leadingNumber(s string) (digits, rest string) {
+	end := 0
+	if s != "" && (s[0] == '+' || s[0] == '-') {
+		end = 1
+	}
+	start := end
+	for end < len(s) && digit(s[end]) {
+		end++
+	}
+	if end == start {
+		return "", s
+	}
+	if end+1 < len(s) && s[end] == '.' && digit(s[end+1]) {
+		for end++; end < len(s) && digit(s[end]); end++ {
+		}
+	}
+	return s[:end], s[end:]
+}
+
+func digit(c byte) bool { return c >= '0' && c <= '9' }
 
 // sentinel tells whether a number stands for "not known": all bits set, in 32 or 64 bits, signed or not.
 func sentinel(digits string) bool {
