@@ -23,7 +23,7 @@ const (
 // taskEnv is the environment of a task. What comes later wins: Nomad's env (templates included), the config's env, the
 // device plugins' env, then what the driver alone knows. The brands' visible-devices variables come last, so that
 // nothing a job or an image sets can show a card that was not granted.
-func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s share) map[string]string {
+func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission) map[string]string {
 	env := map[string]string{}
 	maps.Copy(env, cfg.GetEnv())
 	maps.Copy(env, tc.Env)

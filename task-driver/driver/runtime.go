@@ -15,7 +15,7 @@ import (
 type plan struct {
 	cfg   *driverpb.TaskConfig
 	tc    TaskConfig
-	share share
+	share admission
 	env   map[string]string
 }
 

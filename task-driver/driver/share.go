@@ -16,8 +16,8 @@ import (
 // errNotAdmitted is said to a job that went round the placement service.
 var errNotAdmitted = errors.New("this task asks for an accelerator but was not admitted: submit the job to the placement service (NOMAD_ADDR=http://<placement-service>:3333), which decides where it runs")
 
-// share is what a task may use of the node's accelerators.
-type share struct {
+// admission is what a task may use of the node's accelerators.
+type admission struct {
 	cards      []accel.Card // in the order of the reservations, each once
 	nodes      []string     // device nodes of the cards on the host
 	memoryMiB  uint64       // per card; 0 when unknown or no card
@@ -51,13 +51,13 @@ func (h held) String() string { return fmt.Sprintf("%s card %s", h.brand, h.card
 
 // admit decides what the task may use. Cards come from the device environment only, what may be done with them from
 // the grant; env is never looked at.
-func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (share, error) {
+func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (admission, error) {
 	reservations, err := grant.Reservations(cfg.GetDeviceEnv())
 	if err != nil {
-		return share{}, fmt.Errorf("device reservation: %w", err)
+		return admission{}, fmt.Errorf("device reservation: %w", err)
 	}
 	cards := gather(reservations)
-	s := share{}
+	s := admission{}
 	for _, h := range cards {
 		s.cards = append(s.cards, accel.Card{
 			Vendor: h.brand, UUID: h.card.UUID, Model: h.card.Model, Index: h.card.Index, PCIAddress: h.card.PCI, Form: h.form,
@@ -69,16 +69,16 @@ func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (shar
 	}
 	if tc.Grant == "" {
 		if tc.Accelerator != nil {
-			return share{}, errNotAdmitted
+			return admission{}, errNotAdmitted
 		}
 		return s, nil
 	}
 	g, err := grant.Parse(tc.Grant, key)
 	if err != nil {
-		return share{}, err
+		return admission{}, err
 	}
 	if err := checkGrant(g, cfg, cards); err != nil {
-		return share{}, fmt.Errorf("grant %s is refused: %w", g.ID, err)
+		return admission{}, fmt.Errorf("grant %s is refused: %w", g.ID, err)
 	}
 	if g.MemoryMiB > 0 {
 		s.memoryMiB = g.MemoryMiB
@@ -172,7 +172,7 @@ func sameJob(granted, job string) bool {
 }
 
 // vendors are the brands of the share, in the order of the brands' list.
-func (s share) vendors() []accel.Vendor {
+func (s admission) vendors() []accel.Vendor {
 	var out []accel.Vendor
 	for _, v := range accel.Vendors() {
 		if slices.ContainsFunc(s.cards, func(c accel.Card) bool { return c.Vendor == v }) {
@@ -183,7 +183,7 @@ func (s share) vendors() []accel.Vendor {
 }
 
 // uuids lists the cards.
-func (s share) uuids() []string {
+func (s admission) uuids() []string {
 	var out []string
 	for _, c := range s.cards {
 		if !slices.Contains(out, c.UUID) {
@@ -194,7 +194,7 @@ func (s share) uuids() []string {
 }
 
 // image picks the image of the granted brand.
-func (s share) image(tc TaskConfig) (string, error) {
+func (s admission) image(tc TaskConfig) (string, error) {
 	byBrand := map[accel.Vendor]string{}
 	for name, image := range tc.Images {
 		if v, err := accel.ParseVendor(name); err == nil {

@@ -137,31 +137,31 @@ func TestAdmit_Accepts(t *testing.T) {
 		none    bool
 		devices []grant.Reservation
 		job     string
-		want    share
+		want    admission
 	}{
-		"a share": {devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 3, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a share": {devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 3, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
 		"a share rounded up to slices": {
 			grant: func(g *grant.Grant) { g.MemoryMiB = 20000 }, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 3, 20)},
-			want: share{memoryMiB: 20000, computePct: 30, qos: accel.Silver},
+			want: admission{memoryMiB: 20000, computePct: 30, qos: accel.Silver},
 		},
-		"a share given as a whole card": {devices: []grant.Reservation{whole(accel.NVIDIA, "GPU-1")}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a share given as a whole card": {devices: []grant.Reservation{whole(accel.NVIDIA, "GPU-1")}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
 		"a whole card as all its slices": {
 			grant: func(g *grant.Grant) { g.MemoryMiB, g.ComputePct, g.QoS = 0, 0, "" }, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 79)},
-			want: share{memoryMiB: 80896, qos: accel.Bronze},
+			want: admission{memoryMiB: 80896, qos: accel.Bronze},
 		},
 		"two blocks of one card": {devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 10), func() grant.Reservation {
 			r := slicesOf(accel.NVIDIA, "GPU-1", 0, 10)
 			r.Instances = []string{"other"}
 			return r
-		}()}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"any brand":             {grant: func(g *grant.Grant) { g.Vendors = nil }, devices: []grant.Reservation{slicesOf(accel.Hygon, "H-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"a dispatched child":    {job: "llm/dispatch-1700000000-ab12cd34", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"a periodic child":      {job: "llm/periodic-1700000000", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: share{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"device blocks alone":   {none: true, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 5)}, want: share{memoryMiB: 5120, qos: accel.Bronze}},
-		"whole cards alone":     {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1", "A-2")}, want: share{memoryMiB: 65536, qos: accel.Gold}},
+		}()}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"any brand":             {grant: func(g *grant.Grant) { g.Vendors = nil }, devices: []grant.Reservation{slicesOf(accel.Hygon, "H-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a dispatched child":    {job: "llm/dispatch-1700000000-ab12cd34", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a periodic child":      {job: "llm/periodic-1700000000", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"device blocks alone":   {none: true, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 5)}, want: admission{memoryMiB: 5120, qos: accel.Bronze}},
+		"whole cards alone":     {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1", "A-2")}, want: admission{memoryMiB: 65536, qos: accel.Gold}},
 		"no accelerator":        {none: true},
-		"memory unknown of one": {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1"), {Vendor: accel.AMD, Form: accel.Whole, Instances: []string{"X"}, Cards: []grant.Card{{UUID: "X", Units: 1}}}, whole(accel.Hygon, "H-1")}, want: share{qos: accel.Gold}},
-		"two brands in a task":  {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1"), whole(accel.NVIDIA, "GPU-1")}, want: share{memoryMiB: 65536, qos: accel.Gold}},
+		"memory unknown of one": {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1"), {Vendor: accel.AMD, Form: accel.Whole, Instances: []string{"X"}, Cards: []grant.Card{{UUID: "X", Units: 1}}}, whole(accel.Hygon, "H-1")}, want: admission{qos: accel.Gold}},
+		"two brands in a task":  {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1"), whole(accel.NVIDIA, "GPU-1")}, want: admission{memoryMiB: 65536, qos: accel.Gold}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestAdmit_Accepts(t *testing.T) {
 				t.Fatal(err)
 			}
 			got.cards, got.nodes = nil, nil
-			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(share{})); diff != "" {
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(admission{})); diff != "" {
 				t.Errorf("share (-want +got):\n%s", diff)
 			}
 		})
@@ -192,8 +192,8 @@ func TestAdmit_Accepts(t *testing.T) {
 
 func TestImage_ByGrantedBrand(t *testing.T) {
 	t.Parallel()
-	shareOf := func(vs ...accel.Vendor) share {
-		var s share
+	shareOf := func(vs ...accel.Vendor) admission {
+		var s admission
 		for _, v := range vs {
 			s.cards = append(s.cards, accel.Card{Vendor: v, UUID: "x"})
 		}
@@ -201,7 +201,7 @@ func TestImage_ByGrantedBrand(t *testing.T) {
 	}
 	images := map[string]string{"nvidia": "cuda:1", "Ascend": "cann:1"}
 	for name, c := range map[string]struct {
-		share    share
+		share    admission
 		tc       TaskConfig
 		want     string
 		wantFail string
