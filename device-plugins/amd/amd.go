@@ -30,7 +30,7 @@ const (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.AMD, PCI: pciVendor, Prefix: "GPU-", Tools: []string{"amd-smi", "/opt/rocm/bin/amd-smi", "rocm-smi", "/opt/rocm/bin/rocm-smi"},
-		Read: read, Model: model, Kernel: kernel, Links: links, Nodes: nodes,
+		Parse: Parse, Setup: setup(), Read: read, Model: model, Kernel: kernel, Links: links, Nodes: nodes,
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Biren, PCI: "1ee0", Signs: []string{"dev/biren-m", "dev/biren/card_*"}, Prefix: "GPU-",
-		Tools: []string{"brsmi", "/usr/local/birensupa/driver/bin/brsmi"}, Read: read, Nodes: nodes,
+		Tools: []string{"brsmi", "/usr/local/birensupa/driver/bin/brsmi"}, Parse: Parse, Setup: setup(), Read: read, Nodes: nodes,
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Cambricon, PCI: "cabc", Signs: []string{"dev/cambricon_dev*"}, Prefix: "MLU-",
-		Tools: []string{"cnmon", "/usr/bin/cnmon"}, Read: read, Nodes: nodes,
+		Tools: []string{"cnmon", "/usr/bin/cnmon"}, Parse: Parse, Setup: setup(), Read: read, Nodes: nodes,
 	}
 }
 

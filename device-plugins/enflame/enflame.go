@@ -15,7 +15,7 @@ import (
 // Spec describes the brand.
 func Spec() brand.Spec {
 	return brand.Spec{
-		Vendor: accel.Enflame, PCI: "1e36", Signs: []string{"dev/gcu[0-9]*"}, Prefix: "GCU-", Tools: []string{"efsmi"}, Read: read, Nodes: nodes,
+		Vendor: accel.Enflame, PCI: "1e36", Signs: []string{"dev/gcu[0-9]*"}, Prefix: "GCU-", Tools: []string{"efsmi"}, Parse: Parse, Setup: setup(), Read: read, Nodes: nodes,
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Iluvatar, PCI: "1e3e", Signs: []string{"dev/itrctl"}, Prefix: "GPU-", Tools: []string{"ixsmi", "/usr/local/corex/bin/ixsmi"},
-		Read: read, Model: model, Nodes: nodes,
+		Parse: Parse, Setup: setup(), Read: read, Model: model, Nodes: nodes,
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // Spec describes the brand. Graphics on bus 0 are part of the processor; another maker has a tool of the same name.
 func Spec() brand.Spec {
 	return brand.Spec{
-		Vendor: accel.Intel, PCI: "8086", NotAt: "0000:00:", Prefix: "GPU-", Tools: []string{"xpu-smi", "/usr/bin/xpu-smi"}, Read: read, Model: model,
+		Vendor: accel.Intel, PCI: "8086", NotAt: "0000:00:", Prefix: "GPU-", Tools: []string{"xpu-smi", "/usr/bin/xpu-smi"}, Parse: Parse, Setup: setup(), Read: read, Model: model,
 	}
 }
 

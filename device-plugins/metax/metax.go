@@ -14,7 +14,7 @@ import (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.MetaX, PCI: "9999", Signs: []string{"dev/mxcd"}, Prefix: "GPU-", Tools: []string{"mx-smi", "/opt/mxdriver/bin/mx-smi"},
-		Read: read, Model: model,
+		Parse: Parse, Setup: setup(), Read: read, Model: model,
 	}
 }
 
