@@ -81,7 +81,7 @@ func detectors(log hclog.Logger) device.Build {
 		}
 		all := []device.Detector{
 			nvidia.New(nvidia.Config{
-				Root: cfg.Root, SMI: cfg.NvidiaSMI, XidHardware: cfg.XidHardware, XidApplication: cfg.XidApplication,
+				Root: cfg.Root, SMI: cfg.NvidiaSMI, HAMi: cfg.HAMiLibrary, XidHardware: cfg.XidHardware, XidApplication: cfg.XidApplication,
 			}, log.Named("nvidia")),
 			byTool(mthreads.Spec()),
 			byTool(hygon.Spec()),

@@ -77,8 +77,8 @@ func TestOnce(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
 		t.Fatal(err)
 	}
-	if len(found.Sources) != 2*len(accel.Vendors()) || len(found.Cards) != 18 || found.Cards[0].DeviceID != "nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb" {
-		t.Errorf("found %d sources, %d cards, first %+v", len(found.Sources), len(found.Cards), found.Cards[0])
+	if len(found.Sources) != 2*len(accel.Vendors()) || len(found.Cards) != 19 || found.Cards[1].DeviceID != "nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb" {
+		t.Errorf("found %d sources, %d cards, second %+v", len(found.Sources), len(found.Cards), found.Cards[1])
 	}
 }
 

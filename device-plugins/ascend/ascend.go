@@ -29,6 +29,7 @@ func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Ascend, PCI: "19e5", NotPCI: []string{"1710", "1711"}, Signs: []string{"dev/davinci_manager"}, Prefix: "NPU-",
 		Tools: []string{"npu-smi", "/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi"}, Parse: Parse, Setup: setup(), Read: read, Kernel: kernel, Nodes: nodes,
+		Seldom: seldom,
 	}
 }
 
@@ -62,6 +63,7 @@ func read(_ string, call brand.Call) (brand.Reading, error) {
 	}
 	r := parse(out)
 	if len(r.Cards) > 0 || r.Trouble != "" {
+		virtual(&r.Reading, call)
 		return r.Reading, nil
 	}
 	if out, err = call("info", "-m"); err != nil {
@@ -81,6 +83,7 @@ func read(_ string, call brand.Call) (brand.Reading, error) {
 			}
 		}
 	}
+	virtual(&r.Reading, call)
 	return r.Reading, nil
 }
 

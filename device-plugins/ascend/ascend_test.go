@@ -3,6 +3,7 @@ package ascend_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/brand/brandtest"
 	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 func parse(t *testing.T, file string) brand.Reading {
@@ -190,13 +192,56 @@ func TestParseVNPU_Recorded(t *testing.T) {
 	if diff := cmp.Diff(want, ascend.ParseVNPU(brandtest.Recorded(t, "info-vnpu-300i-duo.txt"))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for file, want := range map[string]string{"set-create-vnpu-ok.txt": "Create vnpu success", "set-destroy-vnpu-ok.txt": "Destroy vnpu 213 success"} {
-		if ok, message := ascend.ParseSet(brandtest.Recorded(t, file)); !ok || message != want {
-			t.Errorf("%s: %v %q", file, ok, message)
-		}
-	}
-	if ok, _ := ascend.ParseSet("Status : Fail\nMessage : no resource\n"); ok {
-		t.Error("a failure is read as success")
+}
+
+// What can be divided and is: a chip with a virtual NPU is withdrawn for it, its neighbour on the same address is not.
+func TestDetect_VirtualNPUs(t *testing.T) {
+	t.Parallel()
+	const none, one = "info -t info-vnpu -i 1 -c 0", "info -t info-vnpu -i 1 -c 1"
+	for name, tc := range map[string]struct {
+		templates, source, rule string
+	}{
+		"the tool lists its templates": {"written-template-info.txt", "cli", "vnpu:parts=8,vir01=3072/1,vir02=6144/2,vir02_1c=6144/2,vir04=12288/4"},
+		"as they are published":        {"", "catalogue", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			free := strings.Replace(brandtest.Recorded(t, "info-vnpu-300i-duo.txt"), "212      |", "", 1)
+			answers := map[string]brandtest.Answer{
+				"info": {Text: brandtest.Recorded(t, "info-310p3-duo-all-dash-25.5.1.txt")},
+				none:   {Text: free}, one: {Text: brandtest.Recorded(t, "info-vnpu-300i-duo.txt")},
+			}
+			if tc.templates != "" {
+				answers["info -t template-info -i 1"] = brandtest.Answer{Text: brandtest.Recorded(t, tc.templates)}
+			}
+			d := detector(t.TempDir(), brandtest.Tool(t, "npu-smi", answers))
+			detectortest.Run(t, d)
+			cards, err := d.Detect(context.Background())
+			if err != nil || len(cards) != 9 {
+				t.Fatalf("%d cards, %v", len(cards), err)
+			}
+			chip, board, part := cards[0], cards[1], cards[8]
+			if !slices.Equal(chip.Modes, []string{"vnpu"}) || chip.Form != accel.Whole || accel.FormatRounding(chip.Rounding) != tc.rule {
+				t.Errorf("chip %+v", chip)
+			}
+			if board.Form != accel.Divided || board.UUID != "NPU-0000:01:00.0-1" || !board.Health.OK || *board.MemoryMiB != 43693 {
+				t.Errorf("divided chip %+v", board)
+			}
+			want := accel.Card{
+				Vendor: accel.Ascend, Model: "310P3 vir04", RawName: "310P3 vir04", UUID: "NPU-0000:01:00.0-1-vnpu0", Parent: board.UUID, Index: 212,
+				PCIAddress: board.PCIAddress, MemoryMiB: part.MemoryMiB, DriverVersion: board.DriverVersion, Form: accel.Partition,
+				Health: accel.Health{OK: true}, Sources: map[string]string{"model": "cli", "pci_bus_id": "cli", "driver_version": "cli", "memory": tc.source},
+			}
+			if diff := cmp.Diff(want, part); diff != "" || *part.MemoryMiB != 12288 {
+				t.Errorf("virtual NPU (-want +got):\n%s", diff)
+			}
+			if nodes := d.Nodes(part); !slices.Equal(nodes, []string{"/dev/vdavinci212"}) {
+				t.Errorf("nodes %v", nodes)
+			}
+			if cards[2].Modes != nil {
+				t.Errorf("a chip of which the tool says nothing has the modes %v", cards[2].Modes)
+			}
+		})
 	}
 }
 
@@ -321,14 +366,18 @@ func FuzzParse(f *testing.F) { brandtest.Fuzz(f, ascend.Spec(), ascend.Parse) }
 
 func FuzzParseVNPU(f *testing.F) {
 	f.Add(brandtest.Recorded(f, "info-vnpu-300i-duo.txt"))
-	f.Add(brandtest.Recorded(f, "set-create-vnpu-ok.txt"))
+	f.Add(brandtest.Recorded(f, "written-template-info.txt"))
 	f.Fuzz(func(t *testing.T, out string) {
 		for kind, free := range ascend.ParseVNPU(out).Free {
 			if free < 0 || kind == "" {
 				t.Errorf("%d of %q", free, kind)
 			}
 		}
-		ascend.ParseSet(out)
+		sizes := ascend.Sizes(out)
+		rules := []accel.Rounding{{Mode: accel.ModeVNPU, Parts: 1024, Templates: sizes}}
+		if _, err := accel.ParseRounding(accel.FormatRounding(rules)); err != nil && len(sizes) <= 64 {
+			t.Errorf("%v: %v", sizes, err)
+		}
 	})
 }
 
@@ -337,8 +386,8 @@ func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, ascend.Parse) 
 func TestParse_TheOtherNumbers(t *testing.T) {
 	t.Parallel()
 	brandtest.WantMore(t, ascend.Parse, map[string][]string{
-		"info-common-910b.txt": {"ClockMHz=1000"},
-		"info-usages-910b.txt": {"MemoryUtilizationPct=0"},
+		"info-common-910b.txt":   {"ClockMHz=1000"},
+		"info-usages-910b.txt":   {"MemoryUtilizationPct=0"},
 		"info-910b2c-23.0.3.txt": {"", ""},
 	})
 }

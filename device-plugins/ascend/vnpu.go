@@ -2,9 +2,14 @@ package ascend
 
 import (
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 // Templates is what `npu-smi info -t info-vnpu` says of one chip.
@@ -79,15 +84,92 @@ func (t *Templates) instance(cells []string) {
 	t.Instances = append(t.Instances, v)
 }
 
-// ParseSet reads the answer to a change. It never names a virtual NPU that was made: list them again to learn it.
-func ParseSet(out string) (ok bool, message string) {
-	for _, p := range toolout.Pairs(out) {
-		switch p.Key {
-		case "Status":
-			ok = p.Value == "OK"
-		case "Message":
-			message = p.Value
+// Sizes reads `npu-smi info -t template-info`: each template's name, AI cores and memory in GB.
+func Sizes(out string) []accel.Template {
+	var sizes []accel.Template
+	for line := range strings.Lines(out) {
+		m := sizeLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		cores, memory := toolout.Whole(m[2]), toolout.Whole(m[3])
+		same := func(t accel.Template) bool { return t.Name == m[1] }
+		if cores == nil || memory == nil || *cores < 1 || *memory < 1 || *cores > 1024 || *memory > 4096 || slices.ContainsFunc(sizes, same) {
+			continue
+		}
+		sizes = append(sizes, accel.Template{Name: m[1], MemoryMiB: uint64(*memory) * 1024, Parts: *cores})
+	}
+	accel.SortTemplates(sizes)
+	return sizes
+}
+
+var sizeLine = regexp.MustCompile(`^[\s|]*(vir[0-9a-z_]{1,30})\s+(\d{1,5})\s+(\d{1,5})\s`)
+
+// seldom tells the calls about virtual NPUs, which are too many for every reading.
+func seldom(args []string) bool {
+	return len(args) > 2 && (args[2] == "info-vnpu" || args[2] == "template-info")
+}
+
+// virtual asks what each chip can be divided in, and is. A chip of which the tool tells no AI cores cannot be.
+func virtual(r *brand.Reading, call brand.Call) {
+	sizes := map[string][]accel.Template{}
+	for i := range r.Cards {
+		c := &r.Cards[i]
+		npu, number := c.Facts[factNPU], c.Facts[factChip]
+		if npu == "" || number == "" || c.Dead != "" {
+			continue
+		}
+		out, err := call("info", "-t", "info-vnpu", "-i", npu, "-c", number)
+		if err != nil {
+			continue // it will be asked again, and nothing is said of the chip till then
+		}
+		t := ParseVNPU(out)
+		if t.Total["AICORE"] < 1 && len(t.Instances) == 0 {
+			continue
+		}
+		c.Mode(accel.ModeVNPU, "cli")
+		if _, asked := sizes[npu]; !asked {
+			sizes[npu] = nil
+			if out, err := call("info", "-t", "template-info", "-i", npu); err == nil {
+				sizes[npu] = Sizes(out)
+			}
+		}
+		divide(c, t, sizes[npu])
+	}
+}
+
+// firstVNPU and perChip number virtual NPUs: those of the n-th chip begin at firstVNPU + n × perChip.
+const firstVNPU, perChip = 100, 16
+
+// divide notes the sizes and the virtual NPUs of a chip. A virtual NPU is named by its place on the chip, since its number
+// changes with the chip's.
+func divide(c *brand.Card, t Templates, sizes []accel.Template) {
+	cores := t.Total["AICORE"]
+	if fits := slices.DeleteFunc(slices.Clone(sizes), func(s accel.Template) bool { return s.Parts > cores }); len(fits) > 0 {
+		c.Rounding = []accel.Rounding{{Mode: accel.ModeVNPU, Parts: cores, Templates: fits}}
+	}
+	for _, v := range t.Instances {
+		p := brand.Part{ID: "vnpu" + strconv.Itoa(v.ID), Number: &v.ID, Kind: v.Template, Nodes: []string{"/dev/vdavinci" + strconv.Itoa(v.ID)}}
+		if v.ID >= firstVNPU {
+			p.ID = "vnpu" + strconv.Itoa((v.ID-firstVNPU)%perChip)
+		}
+		p.MemoryMiB, p.From = memoryOf(v.Template, c.Name, sizes)
+		c.Split(p)
+	}
+}
+
+// memoryOf is the memory of a template as the tool lists it, else as it is published for the chip; nil when neither tells.
+func memoryOf(template, chip string, sizes []accel.Template) (*uint64, string) {
+	for _, s := range sizes {
+		if s.Name == template {
+			return &s.MemoryMiB, "cli"
 		}
 	}
-	return ok, message
+	product, _ := catalogue.ByName(accel.Ascend, chip)
+	for _, s := range product.Templates {
+		if s.Name == template && s.MemoryMiB != nil {
+			return s.MemoryMiB, "catalogue"
+		}
+	}
+	return nil, ""
 }

@@ -64,8 +64,9 @@ func Parse(out string) brand.Reading {
 		c := r.At(*index)
 		c.MemoryUsedMiB = toolout.MiB(row["memory.used"], "")
 		if svi != "" {
-			c.Modes = []string{"svi"}
+			c.Mode(accel.ModeSVI, "cli")
 			c.Fact("svi", svi)
+			c.Divided = svi == "Enabled" // how its instances are listed is not public
 		}
 	}
 	return r

@@ -50,7 +50,7 @@ func detector(root, tool string) *brand.Detector {
 func TestDetect(t *testing.T) {
 	t.Parallel()
 	d := detector(t.TempDir(), tool(t))
-	cards := brandtest.WantCards(t, d, "0 biren/gpu/unknown INDEX-0 ? ok", "1 biren/gpu/unknown INDEX-1 ? ok")
+	cards := brandtest.WantCards(t, d, "0 biren/gpu/unknown INDEX-0 ? ok", "1 biren/card/unknown-bc90aebc INDEX-1 ? "+brand.ReasonDivided)
 	if cards[0].DriverVersion != "1.11.0" {
 		t.Errorf("card %+v", cards[0])
 	}

@@ -73,6 +73,13 @@ func (d *Detector) complete(r Reading, b bus) Reading {
 	if d.spec.Kernel != nil {
 		r.mergeKernel(d.spec.Kernel(d.files).FromKernel())
 	}
+	for i := range r.Cards {
+		if c := &r.Cards[i]; d.spec.Parts != nil && len(c.Parts) == 0 {
+			for _, p := range d.spec.Parts(d.files, *c) {
+				c.Split(p)
+			}
+		}
+	}
 	var left []Card
 	for _, device := range b.cards {
 		c := Card{PCI: device.Address, from: source{pci: true}}

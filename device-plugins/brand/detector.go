@@ -58,6 +58,11 @@ type Spec struct {
 	Parse func(out string) Reading
 	// Setup is what the cards need on a machine.
 	Setup diagnose.Setup
+	// Parts lists the parts of a card that the kernel's files show, for a tool that lists none.
+	Parts func(files hostfs.FS, card Card) []Part
+	// Seldom tells calls whose answer holds for a minute: what cards can be divided into, and are. Where such a call fails
+	// later, the older answer stays. Nil when there are none.
+	Seldom func(args []string) bool
 }
 
 // Call calls the tool once and returns what it printed. The error says that it printed nothing.
@@ -85,6 +90,8 @@ type Detector struct {
 	tool  string              // the tool that listed the cards last; empty when none did
 	last  *trace              // of the last reading; nil before the first
 	found []accel.Card        // that were listed last
+	held  map[string]answer   // call → its answer, of calls that are made seldom
+	now   func() time.Time
 }
 
 var (
@@ -96,7 +103,7 @@ var (
 
 // New returns a detector. It touches nothing until the first call.
 func New(spec Spec, cfg Config, log hclog.Logger) *Detector {
-	d := &Detector{spec: spec, tools: spec.Tools, log: log, files: cfg.Files, run: cfg.Tools, nodes: map[string][]string{}}
+	d := &Detector{spec: spec, tools: spec.Tools, log: log, files: cfg.Files, run: cfg.Tools, nodes: map[string][]string{}, held: map[string]answer{}, now: time.Now}
 	if !d.files.Valid() {
 		d.files = hostfs.New(cfg.Root)
 	}
@@ -137,6 +144,11 @@ func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
 		if d.spec.Nodes != nil {
 			nodes[card.UUID] = d.spec.Nodes(r.Cards[i])
 		}
+		parts := r.Cards[i].parts(card)
+		for n, part := range parts {
+			nodes[part.UUID] = r.Cards[i].Parts[n].Nodes
+		}
+		cards = append(cards, parts...)
 	}
 	slices.SortStableFunc(cards, func(a, b accel.Card) int {
 		return cmp.Or(cmp.Compare(uint(a.Index), uint(b.Index)), cmp.Compare(a.PCIAddress, b.PCIAddress), cmp.Compare(a.UUID, b.UUID))
@@ -236,7 +248,7 @@ func (d *Detector) byKernel(bus bus, trouble string, noTool error) (Reading, err
 
 // caller calls one tool. What it printed to its error stream counts when it printed nothing else.
 func (d *Detector) caller(ctx context.Context, run vendorcli.Runner, tool string) Call {
-	return func(args ...string) (string, error) {
+	return d.seldom(ctx, tool, func(args ...string) (string, error) {
 		out, err := run.Run(ctx, tool, args...)
 		if err != nil {
 			return "", err
@@ -245,7 +257,7 @@ func (d *Detector) caller(ctx context.Context, run vendorcli.Runner, tool string
 			return text, nil
 		}
 		return "", fmt.Errorf("%s printed nothing", filepath.Base(tool))
-	}
+	})
 }
 
 // say logs the path taken and why no better one was, once for every change.

@@ -55,9 +55,12 @@ type Card struct {
 	More device.Sample
 
 	Processes []Process
-	Modes     []string // probed sharing modes
-	Dead      string   // why the card cannot be used, empty when nothing says so
-	Skip      bool     // it is no accelerator of its own, such as the graphics of a processor
+	Modes     []accel.Mode     // probed sharing modes, see Mode
+	Rounding  []accel.Rounding // of the modes, as far as the tool tells it
+	Parts     []Part           // the parts that an administrator made of it
+	Divided   bool             // it is divided, whether or not its parts are known
+	Dead      string           // why the card cannot be used, empty when nothing says so
+	Skip      bool             // it is no accelerator of its own, such as the graphics of a processor
 	// Facts is what the tool says of the card besides, in its own words.
 	Facts map[string]string
 
@@ -205,9 +208,18 @@ func (c *Card) merge(o Card) {
 	if len(c.Processes) == 0 {
 		c.Processes = o.Processes
 	}
-	if len(c.Modes) == 0 {
-		c.Modes = o.Modes
+	for _, mode := range o.Modes {
+		c.Mode(mode, o.Facts[accel.SourceOfMode(mode)])
 	}
+	for _, r := range o.Rounding {
+		if !slices.ContainsFunc(c.Rounding, func(have accel.Rounding) bool { return have.Mode == r.Mode }) {
+			c.Rounding = append(c.Rounding, r)
+		}
+	}
+	for _, p := range o.Parts {
+		c.Split(p)
+	}
+	c.Divided = c.Divided || o.Divided
 	for k, v := range o.Facts {
 		if c.Facts[k] == "" {
 			c.Fact(k, v)
@@ -289,6 +301,12 @@ func (r Reading) card(c Card, spec Spec, identity string) accel.Card {
 		out.Form = accel.Partition
 		out.Model += " " + c.Partition
 		out.RawName += " " + c.Partition
+		switch {
+		case c.Part != "" && c.ID != "":
+			out.Parent = spec.Prefix + c.ID
+		case c.Part != "" && c.PCI != "":
+			out.Parent = "PCI-" + c.PCI
+		}
 	}
 	for _, f := range []struct {
 		name        string
@@ -307,5 +325,6 @@ func (r Reading) card(c Card, spec Spec, identity string) accel.Card {
 			}
 		}
 	}
+	c.capable(&out)
 	return out
 }

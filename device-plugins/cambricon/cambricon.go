@@ -5,9 +5,11 @@ package cambricon
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -16,7 +18,7 @@ import (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Cambricon, PCI: "cabc", Signs: []string{"dev/cambricon_dev*"}, Prefix: "MLU-",
-		Tools: []string{"cnmon", "/usr/bin/cnmon"}, Parse: Parse, Setup: setup(), Read: read, Nodes: nodes,
+		Tools: []string{"cnmon", "/usr/bin/cnmon"}, Parse: Parse, Setup: setup(), Read: read, Nodes: nodes, Parts: instances,
 	}
 }
 
@@ -25,6 +27,25 @@ func nodes(c brand.Card) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("/dev/cambricon_dev%d", *c.Index)}
+}
+
+var capability = regexp.MustCompile(`^cap_dev(\d+)_mi(\d+)$`)
+
+// instances are those that the driver made device nodes for. Of their size the nodes tell nothing.
+func instances(files hostfs.FS, c brand.Card) []brand.Part {
+	const dir = "dev/cambricon-caps"
+	names, err := files.Names(dir)
+	if err != nil || c.Index == nil {
+		return nil // no card of the machine is divided, or nothing tells which
+	}
+	slices.Sort(names)
+	var parts []brand.Part
+	for _, name := range names {
+		if m := capability.FindStringSubmatch(name); m != nil && m[1] == fmt.Sprint(*c.Index) {
+			parts = append(parts, brand.Part{ID: "mi" + m[2], Kind: "MI", Nodes: []string{"/" + dir + "/" + name}})
+		}
+	}
+	return parts
 }
 
 // read asks for the table and for the pages of the cards, which alone have their UUIDs. JSON is not asked for: the tool
@@ -77,6 +98,9 @@ func parseTable(out string) brand.Reading {
 		}
 		for _, fact := range []string{"Firmware", "Ecc-Error", "Compute-Mode", "SR-IOV", "Mode", "vMemory-Usage"} {
 			c.Fact(fact, row[fact])
+		}
+		if strings.EqualFold(row.First("Mode"), "smlu") {
+			c.Mode(accel.ModeSMLU, "cli")
 		}
 	}
 	list, known := toolout.Processes(out, "Processes:", 2)

@@ -28,6 +28,7 @@ type Config struct {
 	IgnoredGPUIDs     []string          `codec:"ignored_gpu_ids"`
 	SimConfig         string            `codec:"sim_config"`
 	NvidiaSMI         string            `codec:"nvidia_smi"`
+	HAMiLibrary       string            `codec:"hami_library"`
 	UnhealthyOn       []string          `codec:"unhealthy_on"`
 	TextfileDir       string            `codec:"textfile_dir"`
 	TextfileDCGM      bool              `codec:"textfile_dcgm"`
@@ -43,6 +44,7 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Enabled: true, SliceMemory: "1GiB", FingerprintPeriod: "5s", BadSamples: 3, RecoveryHold: "10s", NvidiaSMI: "nvidia-smi", Root: "/",
+		HAMiLibrary: "/usr/local/vgpu/libvgpu.so", // where HAMi's own charts put it
 		StateDir: "/var/lib/heteroflow", XidHardware: hardwareXids(), XidApplication: applicationXids(),
 	}
 }
@@ -63,6 +65,7 @@ func configSchema() *hclspec.Spec {
 		"ignored_gpu_ids":    list("ignored_gpu_ids"),
 		"sim_config":         nomadplugin.OptString("sim_config", ""),
 		"nvidia_smi":         nomadplugin.OptString("nvidia_smi", d.NvidiaSMI),
+		"hami_library":       nomadplugin.OptString("hami_library", d.HAMiLibrary),
 		"unhealthy_on":       list("unhealthy_on"),
 		"textfile_dir":       nomadplugin.OptString("textfile_dir", ""),
 		"textfile_dcgm":      nomadplugin.OptBool("textfile_dcgm", false),
@@ -138,6 +141,9 @@ func (c Config) check() (settings, error) {
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			bad(`server: %q is not an address: write for example "https://placement.example:3333"`, c.Server)
 		}
+	}
+	if c.HAMiLibrary != "" && !strings.HasPrefix(c.HAMiLibrary, "/") {
+		bad(`hami_library: %q is no path of a file: write for example "/usr/local/vgpu/libvgpu.so", or "" not to look for it`, c.HAMiLibrary)
 	}
 	if c.StateDir == "" {
 		bad(`state_dir: it is empty: write a folder that outlives a restart, for example "/var/lib/heteroflow"`)

@@ -14,7 +14,6 @@ const (
 	reasonMIGOff   = "the config wants the form mig and MIG mode is off: switch it on (nvidia-smi -i <index> -mig 1)"
 	reasonMIGSizes = "the config wants the form mig and the sizes in which the card can be divided are not known: make partitions (nvidia-smi mig -cgi … -C)"
 	reasonMIGEmpty = "MIG mode is on and no partition is listed: make partitions (nvidia-smi mig -cgi … -C), write the form mig for the card, or switch MIG mode off"
-	reasonDivided  = "the card is divided and its parts are not listed: undo the division with the maker's tool"
 )
 
 // health is the card's, unless it cannot be had in this form.

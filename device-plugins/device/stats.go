@@ -90,6 +90,9 @@ func (p *Plugin) read(ctx context.Context) []state {
 			states[i].card, states[i].job = &card, &job
 		}
 		states[i].Sample, states[i].answers = samples[o.UUID]
+		if o.Form == accel.Divided {
+			states[i].Processes = nil // they are those of its parts
+		}
 		if states[i].Processes != nil && err == nil && !granted[o.UUID] {
 			n := len(states[i].Processes)
 			states[i].foreign = &n

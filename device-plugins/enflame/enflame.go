@@ -57,6 +57,9 @@ func Parse(out string) brand.Reading {
 		for _, fact := range []string{"FW VER", "ECC", "Dpm", "GCU Virt", "DUsed"} {
 			c.Fact(fact, row[fact])
 		}
+		if row.First("GCU Virt") == "Enable" {
+			c.Mode(accel.ModeVGCU, "cli")
+		}
 	}
 	return r
 }

@@ -23,6 +23,7 @@ func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Hygon, PCI: "1d94", Rival: amd, Signs: []string{"sys/module/hycu", "sys/module/hydcu", "dev/mkfd"}, Prefix: "DCU-",
 		Tools: []string{"/opt/hyhal/bin/hy-smi", "hy-smi", "rocm-smi"}, Parse: Parse, Setup: setup(), Read: read, Kernel: kernel,
+		Seldom: func(args []string) bool { return len(args) > 0 && args[0] == "virtual" },
 	}
 }
 
@@ -124,14 +125,19 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 	}
 }
 
-var driverLine = regexp.MustCompile(`(?m)^Driver Version:\s*(\S+)\s*$`)
+// driverOf is the version of the driver that a line of its own tells.
+func driverOf(out string) string {
+	for line := range strings.Lines(out) {
+		if version, ok := strings.CutPrefix(line, "Driver Version:"); ok && len(strings.Fields(version)) == 1 {
+			return toolout.Text(version)
+		}
+	}
+	return ""
+}
 
 // parseTable reads the table, and the version of the driver.
 func parseTable(out string) brand.Reading {
-	r := brand.Reading{Doubtful: strings.Contains(out, "ROCm System Management")}
-	if m := driverLine.FindStringSubmatch(out); m != nil {
-		r.Driver = toolout.Text(m[1])
-	}
+	r := brand.Reading{Doubtful: strings.Contains(out, "ROCm System Management"), Driver: driverOf(out)}
 	for _, row := range toolout.Aligned(out, "DCU", "HCU", "GPU") {
 		unit := ""
 		for _, name := range []string{"DCU", "HCU", "GPU"} {
@@ -167,16 +173,19 @@ func parseVirtual(out string) brand.Reading {
 			return
 		}
 		c := r.At(*actual)
-		c.Modes = []string{"vdcu"}
-		memory := toolout.MiB(values["Global memory"], "bytes")
+		c.Mode(accel.ModeVDCU, "cli")
+		units, memory := toolout.Whole(values["Compute units"]), toolout.MiB(values["Global memory"], "bytes")
 		if number, ok := strings.CutPrefix(name, "Virtual Device "); ok {
-			if memory != nil {
-				c.Fact("vdcu "+number, fmt.Sprintf("%s CU, %d MiB", values["Compute units"], *memory))
+			if n := toolout.Whole(number); n != nil {
+				c.Split(virtual(*n, units, memory))
 			}
 			return
 		}
 		c.MemoryMiB = memory
 		c.Fact("compute_units", values["Compute units"])
+		if units != nil && *units > 0 && *units < 1<<16 {
+			c.Rounding = []accel.Rounding{{Mode: accel.ModeVDCU, StepMiB: 1, Parts: *units, Max: maxVirtual}}
+		}
 	}
 	for _, p := range toolout.Pairs(out) {
 		if p.Value == "" {
@@ -188,4 +197,20 @@ func parseVirtual(out string) brand.Reading {
 	}
 	done()
 	return r
+}
+
+// maxVirtual is how many virtual cards the driver makes of one.
+const maxVirtual = 4
+
+// virtual is a virtual card. Its number is the node's, as in the name of its file under /etc/vdev; for the runtime, which
+// would take it for the index of a whole card, it has none.
+func virtual(number int, units *int, memory *uint64) brand.Part {
+	kind := "vDCU"
+	if units != nil {
+		kind += fmt.Sprintf("-%dCU", *units)
+	}
+	if memory != nil {
+		kind += fmt.Sprintf("-%dMiB", *memory)
+	}
+	return brand.Part{ID: fmt.Sprintf("vdev%d", number), Kind: kind, MemoryMiB: memory, From: "cli"}
 }

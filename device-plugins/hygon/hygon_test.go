@@ -4,20 +4,31 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/brand/brandtest"
 	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
 	"github.com/heteroflow/heteroflow/device-plugins/hygon"
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 func parse(t *testing.T, file string) brand.Reading {
 	t.Helper()
 	return hygon.Parse(brandtest.Recorded(t, file))
+}
+
+func partsOf(c brand.Card) []string {
+	var lines []string
+	for _, p := range c.Parts {
+		lines = append(lines, p.ID+" "+p.Kind)
+	}
+	return lines
 }
 
 // live is a line of the table: index, temperature, power, limit.
@@ -34,6 +45,7 @@ func TestParse_RecordedTables(t *testing.T) {
 	cases := map[string]struct {
 		want     []string
 		facts    map[string]string
+		parts    []string // of the first card
 		doubtful bool
 	}{
 		"table-dcu-fan-z100.txt":                    {want: live([]int{30, 30, 29, 29}, []int{38, 41, 38, 39}, 280), facts: map[string]string{"Fan": "0.0%", "Mode": "", "VRAM%": "0%"}},
@@ -48,8 +60,8 @@ func TestParse_RecordedTables(t *testing.T) {
 		"showuniqueid-bw.json":                      {want: []string{"0 ? ? id=TCA00000000001 ?/?MiB ?% ?C ?/?W", "1 ? ? id=TAP00000000002 ?/?MiB ?% ?C ?/?W"}},
 		"virtual-show-device-info.txt":              {want: []string{"0 ? ? ?/32752MiB ?% ?C ?/?W", "1 ? ? ?/32752MiB ?% ?C ?/?W"}, facts: map[string]string{"compute_units": "60"}},
 		"virtual-show-device-info-in-container.txt": {want: []string{"0 ? ? ?/2000MiB ?% ?C ?/?W"}, facts: map[string]string{"compute_units": "60"}},
-		"virtual-show-vdevice-info.txt": {want: []string{"7 ? ? ?/?MiB ?% ?C ?/?W"}, facts: map[string]string{
-			"vdcu 0": "5 CU, 4096 MiB", "vdcu 1": "15 CU, 8192 MiB", "vdcu 2": "20 CU, 8192 MiB", "vdcu 3": "20 CU, 8192 MiB", "vdcu 4": "",
+		"virtual-show-vdevice-info.txt": {want: []string{"7 ? ? ?/?MiB ?% ?C ?/?W"}, parts: []string{
+			"vdev0 vDCU-5CU-4096MiB", "vdev1 vDCU-15CU-8192MiB", "vdev2 vDCU-20CU-8192MiB", "vdev3 vDCU-20CU-8192MiB",
 		}},
 		"showmeminfo-vram-gpu-bytes.txt": {want: []string{"0 ? ? ?/32752MiB ?% ?C ?/?W", "1 ? ? ?/32752MiB ?% ?C ?/?W"}, doubtful: true},
 		"table-dcu-under-amd-rocm-smi-4.0.1.txt": {
@@ -63,6 +75,9 @@ func TestParse_RecordedTables(t *testing.T) {
 			r := parse(t, file)
 			brandtest.Want(t, r, tc.want...)
 			brandtest.WantFacts(t, r.Cards[0].Facts, tc.facts)
+			if diff := cmp.Diff(tc.parts, partsOf(r.Cards[0])); diff != "" {
+				t.Errorf("parts (-want +got):\n%s", diff)
+			}
 			if r.Doubtful != tc.doubtful || r.Foreign {
 				t.Errorf("doubtful %v, foreign %v", r.Doubtful, r.Foreign)
 			}
@@ -128,6 +143,39 @@ func TestDetect(t *testing.T) {
 		"0 hygon/gpu/unknown INDEX-0 ? ok", "1 hygon/gpu/unknown INDEX-1 ? ok", "2 hygon/gpu/unknown INDEX-2 ? ok", "3 hygon/gpu/unknown INDEX-3 ? ok")
 }
 
+// A card with virtual cards is withdrawn for them; the others can be shared in as many compute units as the tool tells.
+func TestDetect_VirtualCards(t *testing.T) {
+	t.Parallel()
+	body := strings.ReplaceAll(brandtest.Recorded(t, "virtual-show-vdevice-info.txt"), "Actual Device: 7", "Actual Device: 1")
+	d := detector(t.TempDir(), brandtest.Tool(t, "hy-smi", map[string]brandtest.Answer{
+		"":                           {Text: brandtest.Recorded(t, "table-hcu-k100ai-4cards.txt")},
+		"--showuniqueid --json":      {Text: brandtest.Recorded(t, "showuniqueid-bw.json")},
+		"virtual -show-device-info":  {Text: brandtest.Recorded(t, "virtual-show-device-info.txt")},
+		"virtual -show-vdevice-info": {Text: body},
+	}))
+	detectortest.Run(t, d)
+	cards, err := d.Detect(context.Background())
+	if err != nil || len(cards) != 8 {
+		t.Fatalf("%d cards, %v", len(cards), err)
+	}
+	var got []string
+	for _, c := range cards {
+		got = append(got, fmt.Sprintf("%d %s %s %s %s", c.Index, c.UUID, c.Form, c.Parent, accel.FormatRounding(c.Rounding)))
+	}
+	const rule = "vdcu:memory=1,parts=60,max=4"
+	want := []string{
+		"0 DCU-TCA00000000001 whole  " + rule, "1 DCU-TAP00000000002 divided  " + rule, "2 INDEX-2 whole  ", "3 INDEX-3 whole  ",
+		"-1 DCU-TAP00000000002-vdev0 partition DCU-TAP00000000002 ", "-1 DCU-TAP00000000002-vdev1 partition DCU-TAP00000000002 ",
+		"-1 DCU-TAP00000000002-vdev2 partition DCU-TAP00000000002 ", "-1 DCU-TAP00000000002-vdev3 partition DCU-TAP00000000002 ",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("cards (-want +got):\n%s", diff)
+	}
+	if c := cards[7]; *c.MemoryMiB != 8192 || c.Sources["memory"] != "cli" || !c.Health.OK {
+		t.Errorf("virtual card %+v", c)
+	}
+}
+
 // The text of AMD's own tool is believed only on a machine with Hygon's cards and none of AMD's.
 func TestDetect_TheBusDecidesWhoseTextItIs(t *testing.T) {
 	t.Parallel()
@@ -189,9 +237,9 @@ func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, hygon.Parse) }
 func TestParse_TheOtherNumbers(t *testing.T) {
 	t.Parallel()
 	brandtest.WantMore(t, hygon.Parse, map[string][]string{
-		"table-dcu-fan-z100.txt": {"FanPct=0"},
-		"table-k100-mode-column.txt": {""},
-		"json-rocm-smi-24.04.3.json": {"MemoryTemperatureC=44"},
+		"table-dcu-fan-z100.txt":                 {"FanPct=0"},
+		"table-k100-mode-column.txt":             {""},
+		"json-rocm-smi-24.04.3.json":             {"MemoryTemperatureC=44"},
 		"table-dcu-under-amd-rocm-smi-4.0.1.txt": {"ClockMHz=1319 MemoryClockMHz=800 FanPct=0"},
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 const nodes = "sys/class/kfd/kfd/topology/nodes"
@@ -35,6 +36,9 @@ func Cards(files hostfs.FS, vendor string) []brand.Card {
 	for i := range cards {
 		c := &cards[i]
 		if c.ID == "" || boards[c.ID] < 2 {
+			if mode, err := files.Text("sys/bus/pci/devices", c.PCI, "current_compute_partition"); err == nil && mode != "" {
+				c.Mode(accel.ModeCPX, "sysfs") // it is in one part now, and could be in more
+			}
 			continue
 		}
 		board, function, _ := strings.Cut(c.PCI, ".")

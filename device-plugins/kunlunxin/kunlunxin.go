@@ -88,6 +88,9 @@ func parseTable(out string) brand.Reading {
 		for _, fact := range []string{"L3-Usage", "SR-IOV M.", "Volatile Uncorr. ECC"} {
 			c.Fact(fact, row[fact])
 		}
+		if row.First("SR-IOV M.") == "Enabled" {
+			c.Mode(accel.ModeVXPU, "cli")
+		}
 	}
 	list, known := toolout.Processes(out, "Processes:", 3)
 	r.List(list, known, "")

@@ -55,8 +55,8 @@ func Parse(out string) brand.Reading {
 		c.Fact("board", row["Board"])
 		c.Fact("state", row["GPU-State"])
 		c.Fact("sgpu", row["sGPU-M"])
-		if row.First("sGPU-M") != "" {
-			c.Modes = []string{"sgpu"}
+		if row.First("sGPU-M") == "Enabled" {
+			c.Mode(accel.ModeSGPU, "cli")
 		}
 		if state := row.First("GPU-State"); state != "" && state != "Available" {
 			c.Dead = "mx-smi reports the state " + state

@@ -68,7 +68,11 @@ func TestDetect(t *testing.T) {
 	t.Parallel()
 	d := detector(t, t.TempDir(), "table-c500-2.3.1.txt")
 	cards := brandtest.WantCards(t, d, "0 metax/gpu/C500 PCI-0000:12:00.0 65536 ok")
-	if diff := cmp.Diff([]string{"sgpu"}, cards[0].Modes); diff != "" {
+	if len(cards[0].Modes) != 0 {
+		t.Errorf("modes %v of a card whose sharing is switched off", cards[0].Modes)
+	}
+	on := metax.Parse(strings.Replace(brandtest.Recorded(t, "table-c500-2.3.1.txt"), "Disabled", "Enabled ", 1))
+	if diff := cmp.Diff([]string{"sgpu"}, on.Cards[0].Modes); diff != "" {
 		t.Error(diff)
 	}
 	processes, err := d.Processes(context.Background(), cards)

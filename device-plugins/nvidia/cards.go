@@ -3,15 +3,17 @@ package nvidia
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-// reasonMIGEmpty is the reason of a card that can be used neither whole nor in parts.
-const reasonMIGEmpty = "MIG mode is on and no partition is listed: make partitions (nvidia-smi mig -cgi … -C) or switch MIG mode off"
+// probes are what the machine shows besides the cards: mode → where.
+type probes map[accel.Mode]string
 
 // identity is the UUID, or for a card whose UUID no reading gave, its place. It starts with a letter, as identities
 // must.
@@ -28,7 +30,7 @@ func (g gpu) identity() string {
 }
 
 // cards turns a reading into cards, ordered by index. A board with partitions is withdrawn in favour of them.
-func (r report) cards(source string, files hostfs.FS, mps bool) []accel.Card {
+func (r report) cards(source string, files hostfs.FS, found probes) []accel.Card {
 	gpus := slices.Clone(r.gpus)
 	slices.SortStableFunc(gpus, func(a, b gpu) int {
 		return cmp.Or(cmp.Compare(a.order(), b.order()), cmp.Compare(a.pci, b.pci))
@@ -38,17 +40,17 @@ func (r report) cards(source string, files hostfs.FS, mps bool) []accel.Card {
 		if g.identity() == "" {
 			continue
 		}
-		c := g.card(r.driver, source, mps)
+		c := g.card(r.driver, source, found)
 		if c.PCIAddress != "" {
 			c.NUMANode = files.NUMANode(c.PCIAddress)
 		}
 		if c.NUMANode != nil {
 			c.Sources[accel.AttrNUMA] = "sysfs"
 		}
-		if len(g.migs) == 0 {
-			cards = append(cards, c)
-			continue
+		if len(g.migs) > 0 {
+			c.Form = accel.Divided
 		}
+		cards = append(cards, c)
 		for _, m := range g.migs {
 			cards = append(cards, m.card(g, c))
 		}
@@ -63,7 +65,7 @@ func (g gpu) order() int {
 	return *g.index
 }
 
-func (g gpu) card(driver, source string, mps bool) accel.Card {
+func (g gpu) card(driver, source string, found probes) accel.Card {
 	c := accel.Card{
 		Vendor: accel.NVIDIA, Model: accel.ModelName(accel.NVIDIA, g.name), RawName: g.name, UUID: g.identity(),
 		PCIAddress: g.pci, MemoryMiB: g.memory, DriverVersion: driver, Form: accel.Whole,
@@ -77,14 +79,19 @@ func (g gpu) card(driver, source string, mps bool) accel.Card {
 	default:
 		c.Index = -1 // the core does not show it
 	}
+	modes := maps.Clone(found)
 	if g.migMode != nil {
-		c.Modes = append(c.Modes, "mig")
-		if *g.migMode && len(g.migs) == 0 && c.Health.OK {
-			c.Health = accel.Health{Reason: reasonMIGEmpty}
+		if modes == nil {
+			modes = probes{}
+		}
+		modes[accel.ModeMIG] = source
+		if *g.migMode && len(g.migs) == 0 {
+			c.Form = accel.MIG
 		}
 	}
-	if mps {
-		c.Modes = append(c.Modes, "mps")
+	c.Modes = slices.Sorted(maps.Keys(modes))
+	for mode, where := range modes {
+		c.Sources[accel.SourceOfMode(mode)] = where
 	}
 	for field, has := range map[string]bool{
 		accel.AttrUUID: g.uuid != "", accel.AttrModel: g.name != "", accel.AttrPCI: g.pci != "",
@@ -100,12 +107,16 @@ func (g gpu) card(driver, source string, mps bool) accel.Card {
 // card is one partition as a card of its own: the board's facts, its own identity, memory and model.
 func (m mig) card(board gpu, of accel.Card) accel.Card {
 	c := of
-	c.Form = accel.Partition
+	c.Form, c.Parent = accel.Partition, of.UUID
 	c.Model = of.Model + " MIG " + m.name()
 	c.RawName = of.RawName + " MIG " + m.name()
 	c.UUID = m.identity(board)
 	c.MemoryMiB = m.memory
 	c.Modes = nil
+	c.Sources = maps.Clone(of.Sources)
+	maps.DeleteFunc(c.Sources, func(field, _ string) bool {
+		return field == accel.AttrMemory && m.memory == nil || strings.HasPrefix(field, accel.AttrModes+"/")
+	})
 	return c
 }
 

@@ -29,6 +29,7 @@ const reasonTool = "nvidia-smi cannot reach the NVIDIA driver"
 type Config struct {
 	Root string // folder with /proc and /sys of the machine; NVML is used only when it is "/" or empty
 	SMI  string // nvidia-smi: a name to find on PATH, or a path; empty is the name
+	HAMi string // HAMi's library, under Root; empty when it is not to be looked for
 	// Files are the machine's files, in place of those under Root, and Tools runs its tools; nil runs those of this machine.
 	Files hostfs.FS
 	Tools vendorcli.Runner
@@ -44,6 +45,7 @@ type Detector struct {
 	log   hclog.Logger
 	files hostfs.FS
 	smi   *smi
+	hami  string
 	nvml  func() (report, error) // nil when the library is not to be used
 
 	mu     sync.Mutex
@@ -62,7 +64,7 @@ var (
 
 // New returns a detector. It touches nothing until the first call.
 func New(cfg Config, log hclog.Logger) *Detector {
-	d := &Detector{log: log, files: cfg.Files, smi: &smi{path: cfg.SMI, run: cfg.Tools}, minors: map[string]int{}, witness: newWitness(cfg)}
+	d := &Detector{log: log, files: cfg.Files, hami: cfg.HAMi, smi: &smi{path: cfg.SMI, run: cfg.Tools}, minors: map[string]int{}, witness: newWitness(cfg)}
 	if !d.files.Valid() {
 		d.files = hostfs.New(cfg.Root)
 	}
@@ -90,10 +92,21 @@ func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, mpsErr := d.smi.run.Look("nvidia-cuda-mps-control")
-	cards := r.cards(source, d.files, mpsErr == nil)
+	cards := r.cards(source, d.files, d.probe())
 	d.remember(r)
 	return cards, nil
+}
+
+// probe looks for what shares cards besides MIG.
+func (d *Detector) probe() probes {
+	found := probes{}
+	if path, err := d.smi.run.Look("nvidia-cuda-mps-control"); err == nil {
+		found[accel.ModeMPS] = path
+	}
+	if d.hami != "" && d.files.Exists(d.hami) {
+		found[accel.ModeHAMi] = d.hami
+	}
+	return found
 }
 
 func (d *Detector) inventory(ctx context.Context) (report, string, error) {

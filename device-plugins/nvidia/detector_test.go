@@ -87,6 +87,7 @@ func wantCards(t *testing.T, d *Detector, want ...string) []accel.Card {
 func TestDetect_Boxes(t *testing.T) {
 	t.Parallel()
 	h100 := []string{
+		"0 nvidia/card/H100-80GB-HBM3-68e31b94 GPU-00000000-0000-0000-0000-000000000000 81559 ok",
 		"0 nvidia/gpu/H100-80GB-HBM3 MIG 3g.40gb MIG-00000000-0000-0000-0000-000000000000 40448 ok",
 		"0 nvidia/gpu/H100-80GB-HBM3 MIG 2g.20gb MIG-00000001-0000-0000-0000-000000000001 20096 ok",
 		"0 nvidia/gpu/H100-80GB-HBM3 MIG 1g.10gb MIG-00000002-0000-0000-0000-000000000002 9984 ok",
@@ -100,9 +101,9 @@ func TestDetect_Boxes(t *testing.T) {
 	}{
 		"a box with partitions":                         {box: "h100-mig", want: h100},
 		"list and full query, no table":                 {box: "h100-mig", files: []string{"list.txt", "query.txt"}, want: h100},
-		"an older driver without the query":             {box: "a30-mig", want: []string{"0 nvidia/gpu/A30 MIG 2g.12gb MIG-1b8509c0-e60d-502d-8263-d434867998aa 11968 ok", "0 nvidia/gpu/A30 MIG 1g.6gb MIG-41b9eab5-8d48-5c52-9f07-82bc59af3901 5952 ok", "0 nvidia/gpu/A30 MIG 1g.6gb MIG-55dcd9bd-e6b1-549a-bcb4-0b0496bfee9c 5952 ok"}},
-		"partitions known by the table only":            {box: "a30-mig", files: []string{"table.txt"}, want: []string{"0 nvidia/gpu/A30 MIG 11968MiB MIG-PCI-0000:0b:00.0/2/0 11968 ok", "0 nvidia/gpu/A30 MIG 5952MiB MIG-PCI-0000:0b:00.0/3/0 5952 ok", "0 nvidia/gpu/A30 MIG 5952MiB MIG-PCI-0000:0b:00.0/4/0 5952 ok"}},
-		"MIG mode on, partitions not listed":            {box: "h100-mig", files: []string{"query-gpu.csv"}, want: []string{"0 nvidia/gpu/H100-80GB-HBM3 GPU-00000000-0000-0000-0000-000000000000 81559 " + reasonMIGEmpty}},
+		"an older driver without the query":             {box: "a30-mig", want: []string{"0 nvidia/card/A30-c8224c01 GPU-1e44b340-5807-0dbe-62e6-343a6b8b8bcd 24576 ok", "0 nvidia/gpu/A30 MIG 2g.12gb MIG-1b8509c0-e60d-502d-8263-d434867998aa 11968 ok", "0 nvidia/gpu/A30 MIG 1g.6gb MIG-41b9eab5-8d48-5c52-9f07-82bc59af3901 5952 ok", "0 nvidia/gpu/A30 MIG 1g.6gb MIG-55dcd9bd-e6b1-549a-bcb4-0b0496bfee9c 5952 ok"}},
+		"partitions known by the table only":            {box: "a30-mig", files: []string{"table.txt"}, want: []string{"0 nvidia/card/A30-fc072f4c PCI-0000:0b:00.0 24576 ok", "0 nvidia/gpu/A30 MIG 11968MiB MIG-PCI-0000:0b:00.0/2/0 11968 ok", "0 nvidia/gpu/A30 MIG 5952MiB MIG-PCI-0000:0b:00.0/3/0 5952 ok", "0 nvidia/gpu/A30 MIG 5952MiB MIG-PCI-0000:0b:00.0/4/0 5952 ok"}},
+		"MIG mode on, partitions not listed":            {box: "h100-mig", files: []string{"query-gpu.csv"}, want: []string{"0 nvidia/mig/H100-80GB-HBM3-68e31b94 GPU-00000000-0000-0000-0000-000000000000 81559 ok"}},
 		"only the list":                                 {box: "a40-one-dead", files: []string{"list.txt"}, want: []string{"0 nvidia/gpu/A40 GPU-e45ee7ce-7e88-149a-f8dd-32b27f9512ce ? ok", "1 nvidia/gpu/A40 GPU-7d066543-8e81-d8ec-eb98-c1e31fca80c1 ? ok", "2 nvidia/gpu/A40 GPU-17e62166-fc85-86df-a4d1-bc0e1742c08b ? ok", "3 nvidia/gpu/A40 GPU-f7177163-c833-dff4-b38f-c8d2872f1ec6 ? ok", "5 nvidia/gpu/A40 GPU-68d30a95-9472-8bc3-9aa2-4be94b319d21 ? ok", "6 nvidia/gpu/A40 GPU-3abe124e-cc82-bf2c-2e22-e6058f38c50c ? ok", "7 nvidia/gpu/A40 GPU-b713e632-3a68-d3dd-abf4-855826c50148 ? ok", "-1 nvidia/gpu/unknown PCI-0000:83:00.0 ? nvidia-smi: Unknown Error"}},
 		"eight cards and one dead, table":               {box: "a40-table-only", want: []string{"0 nvidia/gpu/A40 PCI-0000:03:00.0 46068 ok", "1 nvidia/gpu/A40 PCI-0000:04:00.0 46068 ok", "2 nvidia/gpu/A40 PCI-0000:43:00.0 46068 ok", "3 nvidia/gpu/A40 PCI-0000:44:00.0 46068 ok", "4 nvidia/gpu/unknown PCI-0000:83:00.0 46068 " + lostA40, "5 nvidia/gpu/A40 PCI-0000:84:00.0 46068 ok", "6 nvidia/gpu/A40 PCI-0000:c3:00.0 46068 ok", "7 nvidia/gpu/A40 PCI-0000:c4:00.0 46068 ok"}},
 		"eight cards and one dead, all forms":           {box: "a40-one-dead", want: []string{"0 nvidia/gpu/A40 GPU-e45ee7ce-7e88-149a-f8dd-32b27f9512ce 46068 ok", "1 nvidia/gpu/A40 GPU-7d066543-8e81-d8ec-eb98-c1e31fca80c1 46068 ok", "2 nvidia/gpu/A40 GPU-17e62166-fc85-86df-a4d1-bc0e1742c08b 46068 ok", "3 nvidia/gpu/A40 GPU-f7177163-c833-dff4-b38f-c8d2872f1ec6 46068 ok", "4 nvidia/gpu/unknown PCI-0000:83:00.0 46068 nvidia-smi: Unknown Error", "5 nvidia/gpu/A40 GPU-68d30a95-9472-8bc3-9aa2-4be94b319d21 46068 ok", "6 nvidia/gpu/A40 GPU-3abe124e-cc82-bf2c-2e22-e6058f38c50c 46068 ok", "7 nvidia/gpu/A40 GPU-b713e632-3a68-d3dd-abf4-855826c50148 46068 ok"}},
@@ -125,6 +126,38 @@ func TestDetect_Boxes(t *testing.T) {
 			}
 			wantCards(t, d, tc.want...)
 		})
+	}
+}
+
+// What shares cards is there when it is found, whatever the cards are called.
+func TestDetect_SharingIsProbed(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	const library = "/usr/local/vgpu/libvgpu.so"
+	for _, installed := range []bool{false, true} {
+		want := map[string]string{"modes/mig": "", "modes/hami": "", "modes/mps": ""}
+		if installed {
+			if err := os.MkdirAll(filepath.Join(root, filepath.Dir(library)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, library), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			want["modes/hami"] = library
+		}
+		d := New(Config{Root: root, SMI: standIn(t, "rtx4080"), HAMi: library}, hclog.NewNullLogger())
+		if _, err := d.smi.run.Look("nvidia-cuda-mps-control"); err == nil {
+			delete(want, "modes/mps") // this machine has it
+		}
+		cards, err := d.Detect(context.Background())
+		if err != nil || len(cards) != 1 {
+			t.Fatalf("%d cards, %v", len(cards), err)
+		}
+		for name, source := range want {
+			if got := cards[0].Sources[name]; got != source {
+				t.Errorf("installed %v: %s by %q, want %q", installed, name, got, source)
+			}
+		}
 	}
 }
 
@@ -275,6 +308,10 @@ func TestSample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if board := got[cards[0].UUID]; *board.MemoryUsedMiB != 11125 || *board.PowerW != 433.78 || *board.TemperatureC != 53 {
+		t.Errorf("divided board %+v", board)
+	}
+	delete(got, cards[0].UUID)
 	want := map[string]device.Sample{
 		"MIG-00000000-0000-0000-0000-000000000000": {MemoryUsedMiB: ptr[uint64](11091)},
 		"MIG-00000001-0000-0000-0000-000000000001": {MemoryUsedMiB: ptr[uint64](17)},

@@ -36,7 +36,7 @@ func checkReading(t *testing.T, out string, parse func(string) (report, bool)) {
 	if again.merge(r); len(again.gpus) > 2*before {
 		t.Errorf("merge made %d cards of %d", len(again.gpus), before)
 	}
-	for _, c := range r.cards("cli", hostfs.New(t.TempDir()), false) {
+	for _, c := range r.cards("cli", hostfs.New(t.TempDir()), nil) {
 		if c.UUID == "" || c.Model == "" {
 			t.Errorf("card without a name: %+v", c)
 		}

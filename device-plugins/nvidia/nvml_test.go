@@ -125,11 +125,14 @@ func TestNVML_PartitionsWithdrawTheirBoard(t *testing.T) {
 	}
 	d := byNVML(t, s)
 	cards, err := d.Detect(context.Background())
-	if err != nil || len(cards) != 9 {
+	if err != nil || len(cards) != 10 {
 		t.Fatalf("%d cards, %v", len(cards), err)
 	}
-	for _, c := range cards[1:3] {
-		if c.Form != accel.Partition || *c.MemoryMiB != 4864 || c.PCIAddress != board.PciBusID || c.Index != 1 {
+	if c := cards[1]; c.Form != accel.Divided || c.UUID != board.UUID || c.Sources["modes/mig"] != "nvml" {
+		t.Errorf("board %+v", c)
+	}
+	for _, c := range cards[2:4] {
+		if c.Form != accel.Partition || c.Parent != board.UUID || len(c.Modes) > 0 || *c.MemoryMiB != 4864 || c.PCIAddress != board.PciBusID || c.Index != 1 {
 			t.Errorf("partition %+v", c)
 		}
 	}

@@ -33,6 +33,9 @@ func (f file) cards() ([]accel.Card, error) {
 				DriverVersion: b.Driver, Modes: slices.Sorted(slices.Values(b.Modes)), Form: accel.Whole,
 				Health: accel.Health{OK: true}, Sources: map[string]string{accel.AttrUUID: source, accel.AttrModel: source},
 			}
+			for _, mode := range c.Modes {
+				c.Sources[accel.SourceOfMode(mode)] = source
+			}
 			if c.DriverVersion == "" {
 				c.DriverVersion = "sim-1.0"
 			}

@@ -73,13 +73,15 @@ const (
 )
 
 // DeviceType is the second part of the Nomad device id for a form: gpu for whole cards and existing
-// partitions, vgpu for slices, mig for hardware slices. A divided card has no group of instances.
+// partitions, vgpu for slices, mig for hardware slices. A divided card has its descriptor only.
 func (f Form) DeviceType() string {
 	switch f {
 	case Shared:
 		return "vgpu"
 	case MIG:
 		return "mig"
+	case Divided:
+		return DescriptorType
 	default:
 		return "gpu"
 	}

@@ -32,6 +32,12 @@ func Run(t *testing.T, d device.Detector) {
 		}
 		seen[c.UUID] = true
 	}
+	for _, c := range cards {
+		i := slices.IndexFunc(cards, func(o accel.Card) bool { return o.UUID == c.Parent })
+		if i >= 0 && cards[i].Form != accel.Divided {
+			t.Errorf("partition %s is listed beside %s, which is offered as %s: memory would be given away twice", c.UUID, c.Parent, cards[i].Form)
+		}
+	}
 	again, err := d.Detect(ctx)
 	if err != nil {
 		t.Fatalf("second reading: %v", err)
@@ -57,14 +63,40 @@ func checkCard(t *testing.T, d device.Detector, c accel.Card) {
 	if c.Health.OK == (c.Health.Reason != "") {
 		t.Errorf("card %s: health %+v", c.UUID, c.Health)
 	}
-	if c.Form != accel.Whole && c.Form != accel.Partition {
-		t.Errorf("card %s has the form %q: a detector finds whole cards and partitions", c.UUID, c.Form)
+	if !slices.Contains([]accel.Form{accel.Whole, accel.Divided, accel.Partition, accel.MIG}, c.Form) {
+		t.Errorf("card %s has the form %q: a detector finds whole and divided cards, partitions, and cards in MIG mode", c.UUID, c.Form)
 	}
+	checkCapability(t, c)
 	if !slices.IsSorted(c.Modes) {
 		t.Errorf("card %s: modes %v are not sorted", c.UUID, c.Modes)
 	}
 	if c.MemoryMiB != nil && *c.MemoryMiB == 0 {
 		t.Errorf("card %s has no memory: unknown is nil, not 0", c.UUID)
+	}
+}
+
+// checkCapability sees that what a card can do was probed, that the probe is named, and that a part names its whole.
+func checkCapability(t *testing.T, c accel.Card) {
+	t.Helper()
+	for _, mode := range c.Modes {
+		if c.Sources[accel.SourceOfMode(mode)] == "" {
+			t.Errorf("card %s has the mode %s and no source for it: modes are probed, never known from a name", c.UUID, mode)
+		}
+	}
+	if c.Form == accel.Partition && len(c.Modes) > 0 {
+		t.Errorf("partition %s has the modes %v: it is not divided again", c.UUID, c.Modes)
+	}
+	if c.Parent != "" && (c.Form != accel.Partition || c.Parent == c.UUID) {
+		t.Errorf("card %s of the form %s has the parent %s", c.UUID, c.Form, c.Parent)
+	}
+	for _, r := range c.Rounding {
+		if !slices.Contains(c.Modes, r.Mode) {
+			t.Errorf("card %s has a rule for %s, which is none of its modes %v", c.UUID, r.Mode, c.Modes)
+		}
+	}
+	text := accel.FormatRounding(c.Rounding)
+	if again, err := accel.ParseRounding(text); err != nil || accel.FormatRounding(again) != text {
+		t.Errorf("card %s: the rules %s cannot be read back: %v", c.UUID, text, err)
 	}
 }
 
