@@ -28,7 +28,7 @@ const reasonDCMI = "the driver is not initialised, or this process may not use i
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Ascend, PCI: "19e5", NotPCI: []string{"1710", "1711"}, Signs: []string{"dev/davinci_manager"}, Prefix: "NPU-",
-		Tools: []string{"npu-smi", "/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi"}, Parse: Parse, Setup: setup(), Read: read, Kernel: kernel, Nodes: nodes,
+		Tools: []string{"npu-smi", "/usr/local/bin/npu-smi", "/usr/local/sbin/npu-smi"}, Parse: Parse, Setup: setup(), Read: read, Links: links, Kernel: kernel, Nodes: nodes,
 		Seldom: seldom,
 	}
 }

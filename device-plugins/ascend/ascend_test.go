@@ -391,3 +391,9 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 		"info-910b2c-23.0.3.txt": {"", ""},
 	})
 }
+
+// The text is written after what public reports tell of the tool.
+func TestLinks_ByTheTool(t *testing.T) {
+	t.Parallel()
+	brandtest.WantLink(t, ascend.Spec(), "info -t topo", "NPU0 NPU1 CPU Affinity\nNPU0 X HCCS 0-23\nNPU1 HCCS X 0-23\n", "NPU0", "NPU1", "hccs")
+}

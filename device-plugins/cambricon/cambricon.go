@@ -18,7 +18,7 @@ import (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Cambricon, PCI: "cabc", Signs: []string{"dev/cambricon_dev*"}, Prefix: "MLU-",
-		Tools: []string{"cnmon", "/usr/bin/cnmon"}, Parse: Parse, Setup: setup(), Read: read, Nodes: nodes, Parts: instances,
+		Tools: []string{"cnmon", "/usr/bin/cnmon"}, Parse: Parse, Setup: setup(), Read: read, Links: links, Nodes: nodes, Parts: instances,
 	}
 }
 

@@ -161,3 +161,9 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 		"table-mlu370x4-4.20.11.txt": {"FanPct=0"},
 	})
 }
+
+// The text is written after what public reports tell of the tool.
+func TestLinks_ByTheTool(t *testing.T) {
+	t.Parallel()
+	brandtest.WantLink(t, cambricon.Spec(), "topo -m", "MLU0 MLU1\nMLU0 X MLK\nMLU1 MLK X\n", "MLU0", "MLU1", "mlulink")
+}

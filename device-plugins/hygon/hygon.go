@@ -22,7 +22,7 @@ const amd = "1002"
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Hygon, PCI: "1d94", Rival: amd, Signs: []string{"sys/module/hycu", "sys/module/hydcu", "dev/mkfd"}, Prefix: "DCU-",
-		Tools: []string{"/opt/hyhal/bin/hy-smi", "hy-smi", "rocm-smi"}, Parse: Parse, Setup: setup(), Read: read, Kernel: kernel,
+		Tools: []string{"/opt/hyhal/bin/hy-smi", "hy-smi", "rocm-smi"}, Parse: Parse, Setup: setup(), Read: read, Links: links, Kernel: kernel,
 		Seldom: func(args []string) bool { return len(args) > 0 && args[0] == "virtual" },
 	}
 }

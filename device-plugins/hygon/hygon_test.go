@@ -243,3 +243,9 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 		"table-dcu-under-amd-rocm-smi-4.0.1.txt": {"ClockMHz=1319 MemoryClockMHz=800 FanPct=0"},
 	})
 }
+
+// The text is written after what public reports tell of the tool.
+func TestLinks_ByTheTool(t *testing.T) {
+	t.Parallel()
+	brandtest.WantLink(t, hygon.Spec(), "--showtopo", "=== Link Type between two HCUs ===\n HCU0 HCU1\nHCU0 0 XGMI\nHCU1 XGMI 0\n", "HCU0", "HCU1", "xgmi")
+}

@@ -18,7 +18,7 @@ func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.Kunlunxin, PCI: "1d22", Signs: []string{"dev/xpuctrl"}, Prefix: "XPU-",
 		Tools: []string{"xpu_smi", "/usr/local/bin/xpu_smi", "/usr/local/xpu/bin/xpu_smi", "xpu-smi", "/usr/local/bin/xpu-smi", "/usr/local/xpu/bin/xpu-smi"},
-		Parse: Parse, Setup: setup(), Read: read, Nodes: nodes,
+		Parse: Parse, Setup: setup(), Read: read, Links: links, Nodes: nodes,
 	}
 }
 

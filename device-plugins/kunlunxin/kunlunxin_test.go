@@ -165,7 +165,13 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 	t.Parallel()
 	brandtest.WantMore(t, kunlunxin.Parse, map[string][]string{
 		"table-p800-oam-5.0.21.26.txt": {"ECCUncorrected=0", "ECCUncorrected=0"},
-		"table-r300-4.31.txt": {"", ""},
-		"machine-readable-p800.txt": {""},
+		"table-r300-4.31.txt":          {"", ""},
+		"machine-readable-p800.txt":    {""},
 	})
+}
+
+// The text is written after what public reports tell of the tool.
+func TestLinks_ByTheTool(t *testing.T) {
+	t.Parallel()
+	brandtest.WantLink(t, kunlunxin.Spec(), "topo -m", "XPU0 NIC0\nXPU0 X PIX\nNIC0 PIX X\nNIC Legend:\n  NIC0: mlx5_7\n", "XPU0", "NIC0", "pix")
 }

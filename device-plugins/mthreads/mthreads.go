@@ -18,7 +18,7 @@ import (
 func Spec() brand.Spec {
 	return brand.Spec{
 		Vendor: accel.MThreads, PCI: "1ed5", Signs: []string{"dev/mtgpu.*"}, Prefix: "GPU-", Tools: []string{"mthreads-gmi"},
-		Parse: Parse, Setup: setup(), Read: read, Nodes: nodes,
+		Parse: Parse, Setup: setup(), Read: read, Links: links, Nodes: nodes,
 	}
 }
 

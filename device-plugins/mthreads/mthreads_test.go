@@ -162,6 +162,12 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 	t.Parallel()
 	brandtest.WantMore(t, mthreads.Parse, map[string][]string{
 		"query-s90-2.7.0-indent-lost.txt": {"MemoryUtilizationPct=0 ClockMHz=1600 MemoryClockMHz=2003 FanPct=75"},
-		"query-s5000-first-two.json": {"MemoryUtilizationPct=0", ""},
+		"query-s5000-first-two.json":      {"MemoryUtilizationPct=0", ""},
 	})
+}
+
+// The text is written after what public reports tell of the tool.
+func TestLinks_ByTheTool(t *testing.T) {
+	t.Parallel()
+	brandtest.WantLink(t, mthreads.Spec(), "topo -m", "GPU0 GPU1\nGPU0 X MT2\nGPU1 MT2 X\n", "GPU0", "GPU1", "mtlink2")
 }

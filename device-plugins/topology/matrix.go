@@ -30,7 +30,14 @@ var titles = []string{"CPU Affinity", "NUMA Affinity", "GPU NUMA ID"}
 
 // toolWords are the words of a matrix that are not our own in lower case. Sources: the legend that nvidia-smi prints,
 // also that of old versions (SOC); the constants of aclrtGetDevicesTopo; the link types of rocm-smi and amd-smi.
-var toolWords = map[string]accel.LinkKind{"SOC": accel.LinkSystem, "HCCS_SW": accel.LinkHCCSSwitch}
+// SPB and MPB (one and several PCIe bridges) and MT2 (two MTLinks) are of mthreads-gmi, MLK and MUL of cnmon, XL of
+// xpu-smi: public reports tell what they mean, and none of them has a whole matrix that could be taken over.
+var toolWords = map[string]accel.LinkKind{
+	"SOC": accel.LinkSystem, "HCCS_SW": accel.LinkHCCSSwitch, "SPB": accel.LinkPIX, "MPB": accel.LinkPXB,
+	"MT": accel.LinkMTLink, "MLK": accel.LinkMLULink, "MUL": accel.LinkPXB, "XL": accel.LinkXPULink,
+}
+
+var counted = regexp.MustCompile(`^([A-Z]+)(\d+)$`)
 
 // ParseMatrix reads the matrix that `nvidia-smi topo -m` prints, and tools of the same form. Columns are found by their
 // labels, never by offset; colours, legends and text around the matrix are passed over; a row that does not show itself
@@ -122,6 +129,11 @@ func parseWord(word string) (accel.Link, bool) {
 	}
 	if word != strings.ToUpper(word) {
 		return accel.Link{}, false
+	}
+	if found := counted.FindStringSubmatch(word); found != nil {
+		if kind, ok := toolWords[found[1]]; ok {
+			word = strings.ToUpper(string(kind)) + found[2]
+		}
 	}
 	l, err := accel.ParseLink(strings.ToLower(word))
 	return l, err == nil

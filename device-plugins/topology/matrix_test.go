@@ -268,11 +268,11 @@ func TestParseROCm(t *testing.T) {
 	t.Parallel()
 	text := recorded(t, "rocm-showtopo-4gpu-pcie-without-numa.txt")
 	// The lines after the title of the NUMA part are of the form that ROCm/legacy-rocm-build#4740 shows.
-	g, err := ParseROCm(text + "GPU[0]\t\t: (Topology) Numa Node: 0\nGPU[0]\t\t: (Topology) Numa Affinity: 1\nGPU[1]\t\t: (Topology) Numa Node: -1\nGPU[9]\t\t: (Topology) Numa Node: 1\n")
+	g, err := ParseROCm(text + "GPU[0]\t\t: (Topology) Numa Node: 0\nGPU[2]\t\t: (Topology) Numa Node  3\nGPU[0]\t\t: (Topology) Numa Affinity: 1\nGPU[1]\t\t: (Topology) Numa Node: -1\nGPU[9]\t\t: (Topology) Numa Node: 1\n")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "card GPU0 numa=0\ncard GPU1\ncard GPU2\ncard GPU3\n" +
+	want := "card GPU0 numa=0\ncard GPU1\ncard GPU2 numa=3\ncard GPU3\n" +
 		"link GPU0 GPU1 pcie\nlink GPU0 GPU2 pcie\nlink GPU0 GPU3 pcie\nlink GPU1 GPU2 pcie\nlink GPU1 GPU3 pcie\nlink GPU2 GPU3 pcie\n"
 	if diff := cmp.Diff(want, g.String()); diff != "" {
 		t.Error(diff)
@@ -421,5 +421,46 @@ func TestMarkNVSwitches(t *testing.T) {
 				t.Errorf("after a round: %v", err)
 			}
 		})
+	}
+}
+
+// HCCS between all chips, and the processors near each.
+func TestParseMatrix_Ascend(t *testing.T) {
+	t.Parallel()
+	g := parse(t, "npu-topo-910b3x8.txt")
+	if len(g.Edges()) != 28 || !g.Has(accel.LinkHCCS) || link(t, g, "NPU2", "NPU7") != "hccs" {
+		t.Errorf("%d links in\n%s", len(g.Edges()), g.String())
+	}
+	for id, want := range map[string]string{"NPU0": "144-167", "NPU3": "96-119", "NPU5": "0-23", "NPU7": "48-71"} {
+		if v, ok := g.Vertex(id); !ok || v.CPUs != want || v.Kind != Card {
+			t.Errorf("%s is %+v", id, v)
+		}
+	}
+}
+
+// Every word of a maker's tool for a link of its own, in a matrix and back.
+func TestParseMatrix_EveryMakersLinks(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"GPU0 GPU1\nGPU0 X MT2\nGPU1 MT2 X\n":                  "mtlink2",
+		"GPU0 GPU1\nGPU0 X SPB\nGPU1 SPB X\n":                  "pix",
+		"GPU0 GPU1 mlx5_10\nGPU0 X MPB MPB\nGPU1 MPB X NODE\n": "pxb",
+		"MLU0 MLU1\nMLU0 X MLK\nMLU1 MLK X\n":                  "mlulink",
+		"MLU0 MLU1\nMLU0 X MUL\nMLU1 MUL X\n":                  "pxb",
+		"MLU0 MLU1\nMLU0 X MLULINK4\nMLU1 MLULINK4 X\n":        "mlulink4",
+		"XPU0 XPU1\nXPU0 X XL\nXPU1 XL X\n":                    "xpulink",
+		"XPU0 XPU1\nXPU0 X XPULINK\nXPU1 XPULINK X\n":          "xpulink",
+		"NPU0 NPU1\nNPU0 X HCCS\nNPU1 HCCS X\n":                "hccs",
+		"DCU0 DCU1\nDCU0 X XGMI\nDCU1 XGMI X\n":                "xgmi",
+		"GPU0 GPU1\nGPU0 X NV6\nGPU1 NV6 X\n":                  "nv6",
+	} {
+		g, err := ParseMatrix(text)
+		if err != nil || len(g.Edges()) == 0 || g.Edges()[0].Link.String() != want {
+			t.Errorf("%q: %v\n%s", text, err, g.String())
+			continue
+		}
+		if again, err := Parse(g.String()); err != nil || again.String() != g.String() {
+			t.Errorf("%q after a round: %v", text, err)
+		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 
 var (
 	rocmTitle = regexp.MustCompile(`^=+ (.+?) =+$`)
-	rocmNUMA  = regexp.MustCompile(`^([A-Za-z]+)\[(\d+)\]\s*:\s*\(Topology\) Numa Node:\s*(\d+)\s*$`)
+	rocmNUMA  = regexp.MustCompile(`^([A-Za-z]+)\[(\d+)\]\s*:\s*\(Topology\) Numa Node:?\s+(\d+)\s*$`)
 	amdTitle  = regexp.MustCompile(`^([A-Z][A-Z0-9 /_-]*) TABLE:$`)
 )
 

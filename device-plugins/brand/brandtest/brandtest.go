@@ -5,6 +5,7 @@ package brandtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/topology"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -114,6 +116,23 @@ func WantMore(t testing.TB, parse func(string) brand.Reading, want map[string][]
 		if diff := cmp.Diff(lines, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", file, diff)
 		}
+	}
+}
+
+// WantLink asks a brand for its links by a tool that answers one call, and compares the link of two labels.
+func WantLink(t testing.TB, spec brand.Spec, args, says, a, b, want string) {
+	t.Helper()
+	g, err := spec.Links(spec.Tools[0], func(got ...string) (string, error) {
+		if strings.Join(got, " ") != args {
+			return "", fmt.Errorf("no answer to %v", got)
+		}
+		return says, nil
+	})
+	if e, ok := g.Edge(a, b); err != nil || !ok || e.Link.String() != want {
+		t.Errorf("%s and %s: %+v, %v; want %s", a, b, e, err, want)
+	}
+	if _, err := spec.Links(spec.Tools[0], func(...string) (string, error) { return "unknown command", nil }); !errors.Is(err, topology.ErrNoMatrix) {
+		t.Errorf("a tool that does not tell: %v", err)
 	}
 }
 

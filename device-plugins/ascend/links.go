@@ -1,0 +1,15 @@
+package ascend
+
+import (
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
+	"github.com/heteroflow/heteroflow/device-plugins/topology"
+)
+
+// links reads which chips are connected by HCCS. Tools that do not tell print no matrix.
+func links(_ string, call brand.Call) (topology.Graph, error) {
+	out, err := call("info", "-t", "topo")
+	if err != nil {
+		return topology.Graph{}, err
+	}
+	return topology.ParseMatrix(out)
+}
