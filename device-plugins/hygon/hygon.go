@@ -5,7 +5,6 @@ package hygon
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -86,15 +85,30 @@ func Parse(out string) brand.Reading {
 	return r
 }
 
-var memoryKey = regexp.MustCompile(`(?i)^vram total (used )?memory \((\w+)\)$`)
+// memoryKey reads a key such as "VRAM Total Used Memory (B)", also in small letters: whether it is of the memory in use,
+// and the unit, which is part of the key.
+func memoryKey(key string) (used bool, unit string, ok bool) {
+	const start = "vram total "
+	if len(key) < len(start) || !strings.EqualFold(key[:len(start)], start) {
+		return false, "", false
+	}
+	rest := key[len(start):]
+	if len(rest) > 5 && strings.EqualFold(rest[:5], "used ") {
+		used, rest = true, rest[5:]
+	}
+	if len(rest) < 10 || !strings.EqualFold(rest[:8], "memory (") || !strings.HasSuffix(rest, ")") {
+		return false, "", false
+	}
+	return used, rest[8 : len(rest)-1], true
+}
 
-// note takes one value by its key, as JSON and text have it. The unit of memory is part of the key.
+// note takes one value by its key, as JSON and text have it.
 func note(r *brand.Reading, c *brand.Card, key, value string) {
-	if m := memoryKey.FindStringSubmatch(key); m != nil {
-		if m[1] != "" {
-			c.MemoryUsedMiB = toolout.MiB(value, m[2])
+	if used, unit, ok := memoryKey(key); ok {
+		if used {
+			c.MemoryUsedMiB = toolout.MiB(value, unit)
 		} else {
-			c.MemoryMiB = toolout.MiB(value, m[2])
+			c.MemoryMiB = toolout.MiB(value, unit)
 		}
 		return
 	}
