@@ -70,7 +70,16 @@ func TestNomadDown_NothingIsLost(t *testing.T) {
 		t.Errorf("stop answers %v, want that Nomad cannot be reached", err)
 	}
 
+	s.register(share("unwanted", 1, "20GiB"))
+	if _, _, err := s.nomad.Jobs().Deregister("unwanted", false, nil); err != nil {
+		t.Errorf("stop of a job that was not sent answers %v", err)
+	}
+	if got := s.tree("/api/v1/jobs/unwanted"); got["reason_code"] != "stopping" {
+		t.Errorf("job that is to be stopped: %v", got)
+	}
+
 	startEngine(t, again(), dir, one())
+	eventually(t, "the unwanted job is stopped", func() bool { return s.tree("/api/v1/jobs/unwanted")["state"] == "stopped" })
 	s.runs("meanwhile", 1)
 	s.runs("simple", 1)
 	s.runs("before", 1)

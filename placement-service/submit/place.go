@@ -125,6 +125,8 @@ const (
 	codeNotReady    engine.Code = "cluster_unknown"
 	codeContended   engine.Code = "contended"
 	codeUnreachable engine.Code = "nomad_unreachable"
+	codeStopping    engine.Code = "stopping"
+	codePurging     engine.Code = "purging" // stopping, and to be forgotten then
 )
 
 func allGroups(r admission.Reading) []string {

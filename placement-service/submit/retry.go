@@ -25,6 +25,9 @@ func (s *Submitter) Retry(ctx context.Context, key watch.JobKey) (done bool, err
 	if row.State != store.JobWaiting && row.State != store.JobSubmitting {
 		return true, nil
 	}
+	if isStopping(row) {
+		return s.stopNow(ctx, row)
+	}
 	sub, err := s.stored(row)
 	if err != nil {
 		return true, err
