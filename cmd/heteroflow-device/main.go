@@ -20,6 +20,7 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/cambricon"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/enflame"
+	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 	"github.com/heteroflow/heteroflow/device-plugins/hygon"
 	"github.com/heteroflow/heteroflow/device-plugins/iluvatar"
 	"github.com/heteroflow/heteroflow/device-plugins/intel"
@@ -28,6 +29,7 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/mthreads"
 	"github.com/heteroflow/heteroflow/device-plugins/nvidia"
 	"github.com/heteroflow/heteroflow/device-plugins/sim"
+	"github.com/heteroflow/heteroflow/device-plugins/vendorcli"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/version"
 )
@@ -52,6 +54,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet(device.Name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	once := flags.Bool("once", false, "print the cards found now as JSON, and end")
+	diagnosing := flags.Bool("diagnose", false, "print the cards found now, how every way to read them fared, and what is missing, as JSON, and end")
+	bundleFile := flags.String("bundle", "", "with -diagnose: pack all that was read into this `file`, with private details masked")
+	replayFile := flags.String("replay", "", "with -diagnose: look at the machine that this `file` is a bundle of, in place of this one")
 	cfg := device.DefaultConfig()
 	flags.StringVar(&cfg.SimConfig, "sim", "", "file of simulated cards, as sim_config")
 	flags.StringVar(&cfg.Root, "root", cfg.Root, "folder with /proc and /sys of the machine")
@@ -60,11 +65,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if !*once {
-		return errors.New("nothing to do: Nomad starts the plugin without arguments; write -once to see the cards it finds, or version")
-	}
 	log := hclog.New(&hclog.LoggerOptions{Name: device.Name, Output: stderr, Level: hclog.Warn})
-	found, err := device.Once(ctx, cfg, detectors(log), log)
+	var found any
+	var err error
+	switch {
+	case *diagnosing && *bundleFile != "" && *replayFile != "":
+		return errors.New("-bundle and -replay are of two machines: write one of them")
+	case *diagnosing && *replayFile != "":
+		found, err = play(ctx, *replayFile, log)
+	case *diagnosing:
+		found, err = examine(ctx, cfg, *bundleFile, log)
+	case *once:
+		found, err = device.Once(ctx, cfg, detectors(log), log)
+	default:
+		return errors.New("nothing to do: Nomad starts the plugin without arguments; write -once to see the cards it finds, -diagnose to see why, or version")
+	}
 	if err != nil {
 		return err
 	}
@@ -73,15 +88,25 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return enc.Encode(found)
 }
 
+// A machine is where detectors look. The zero value is this one.
+type machine struct {
+	files    hostfs.FS
+	tools    vendorcli.Runner
+	recorded bool
+}
+
 // detectors is the registry of brands, read in this order.
-func detectors(log hclog.Logger) device.Build {
+func detectors(log hclog.Logger) device.Build { return detectorsOf(machine{}, log) }
+
+func detectorsOf(m machine, log hclog.Logger) device.Build {
 	return func(cfg device.Config) ([]device.Detector, error) {
 		byTool := func(spec brand.Spec) device.Detector {
-			return brand.New(spec, brand.Config{Root: cfg.Root}, log.Named(string(spec.Vendor)))
+			return brand.New(spec, brand.Config{Root: cfg.Root, Files: m.files, Tools: m.tools}, log.Named(string(spec.Vendor)))
 		}
 		all := []device.Detector{
 			nvidia.New(nvidia.Config{
-				Root: cfg.Root, SMI: cfg.NvidiaSMI, HAMi: cfg.HAMiLibrary, XidHardware: cfg.XidHardware, XidApplication: cfg.XidApplication,
+				Root: cfg.Root, Files: m.files, Tools: m.tools, NoLibrary: m.recorded,
+				SMI: cfg.NvidiaSMI, HAMi: cfg.HAMiLibrary, XidHardware: cfg.XidHardware, XidApplication: cfg.XidApplication,
 			}, log.Named("nvidia")),
 			byTool(mthreads.Spec()),
 			byTool(hygon.Spec()),

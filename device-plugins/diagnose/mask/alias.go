@@ -41,8 +41,8 @@ func (m *Masker) alias(found, before string) string {
 	if address, err := netip.ParseAddr(found); err == nil {
 		return m.address(address, found, before)
 	}
-	if strings.Count(found, ":") >= 2 && strings.Trim(found, "0123456789abcdefABCDEF:") == "" {
-		return found // a time, or a place on the PCI bus
+	if strings.Trim(found, "0123456789abcdefABCDEF:.") == "" {
+		return found // a time, a place on the PCI bus, or a version
 	}
 	if parts := keyedToken.FindStringSubmatch(found); parts != nil {
 		m.count(Token, parts[2])
@@ -62,9 +62,6 @@ func (m *Masker) literal(s Secret, found string) string {
 	if given, ok := m.given[strings.ToLower(found)]; ok {
 		m.count(s.Kind, found)
 		return sameCase(found, given)
-	}
-	if onlyUUID.MatchString(found) {
-		return m.uuid(found)
 	}
 	return m.serial(found)
 }

@@ -85,8 +85,8 @@ func tooShort(s Secret) bool {
 func (m *Masker) Learn(secrets ...Secret) {
 	for _, s := range secrets {
 		s.Value = strings.TrimSpace(s.Value)
-		if toolout.Text(s.Value) == "" || none(s.Value) {
-			continue
+		if toolout.Text(s.Value) == "" || none(s.Value) || anyUUID.MatchString(s.Value) {
+			continue // UUIDs are found wherever they are
 		}
 		switch {
 		case s.With != "":
@@ -114,10 +114,11 @@ func none(value string) bool {
 }
 
 var (
+	anyUUID     = regexp.MustCompile(partUUID)
 	keyedSerial = regexp.MustCompile(`(?i)(?:serial[\w /-]*|\bS/?N\b|asset[ _]?tag)["']?\s*[:=]\s*["']?([A-Za-z0-9][A-Za-z0-9._-]{3,})`)
 	xmlSerial   = regexp.MustCompile(`(?i)<\w*serial\w*>\s*([^<]+?)\s*</`)
 	uniqueID    = regexp.MustCompile(`(?m)^unique_id (\d+)$`)
-	columnTitle = regexp.MustCompile(`(?i)\b(?:SN|serial)\b(?:[^:=]|$)`)
+	columnTitle = regexp.MustCompile(`(?i)^[^:="']*\b(?:SN|serial)\b[^:="']*$`)
 	columnValue = regexp.MustCompile(`\b[0-9A-Z]{10,24}\b`)
 	keyedHost   = regexp.MustCompile(`(?im)\bhost ?name["']?\s*[:=]\s*["']?([A-Za-z0-9][A-Za-z0-9.-]{2,})`)
 )
@@ -171,7 +172,7 @@ func (m *Masker) learnColumns(text string) {
 		if column >= 0 && column < len(cells) && len(cells) > 1 {
 			m.Learn(Secret{Kind: Serial, Value: cells[column]})
 		}
-		if titled = titled || columnTitle.MatchString(line); !titled {
+		if titled = titled || columnTitle.MatchString(strings.TrimSpace(line)); !titled {
 			continue
 		}
 		for _, value := range columnValue.FindAllString(line, -1) {
