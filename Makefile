@@ -52,10 +52,11 @@ verify: ## check that generated files and go.mod are current
 	$(GO) mod verify >/dev/null
 	$(GO) test -count=1 -run 'TestGenerated' ./api/... ./internal/...
 
-generate: ## generate code again from api/openapi.yaml, the .proto files and the SQL
+generate: ## generate code again from api/openapi.yaml, the .proto files and the SQL, and the tables of docs/hardware.md
 	./api/generate.sh
 	./internal/nomadplugin/proto/generate.sh
 	./internal/store/generate.sh
+	$(GO) test -count=1 -run TestHardware . -update
 
 fmt: ## format the Go code
 	$(GOFUMPT) -w $$(git ls-files '*.go' | grep -v -e '\.pb\.go$$' -e '\.gen\.go$$')
