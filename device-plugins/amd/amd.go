@@ -145,6 +145,9 @@ func finish(r brand.Reading) brand.Reading {
 			c.MemoryMiB, c.MemoryUsedMiB, c.PowerW, c.PowerLimitW = nil, nil, nil, nil
 			c.More.ECCCorrected, c.More.ECCUncorrected, c.More.PCIeReplays = nil, nil, nil
 		}
+		if kind == "SPX" && c.Partition == "" {
+			c.Mode(accel.ModeCPX, "cli")
+		}
 		c.Skip = c.Partition == "" && c.MemoryMiB != nil && *c.MemoryMiB < smallest
 	}
 	return r
@@ -174,12 +177,18 @@ func Parse(out string) brand.Reading {
 	return parseROCm(out)
 }
 
-var hygonColumns = regexp.MustCompile(`(?m)^(?:[DH]CU\s|[DH]CU\[)`)
-
 // isHygon tells the older tool of Hygon, of the same name, by its columns, its makers, and a title without ROCm.
 func isHygon(out string) bool {
-	return hygonColumns.MatchString(out) || hygonMaker(out) ||
-		strings.Contains(out, "System Management Interface") && !strings.Contains(out, "ROCm")
+	for line := range strings.Lines(out) {
+		rest, found := strings.CutPrefix(line, "DCU")
+		if !found {
+			rest, found = strings.CutPrefix(line, "HCU")
+		}
+		if found && rest != "" && strings.ContainsRune(" \t\r\n[", rune(rest[0])) {
+			return true
+		}
+	}
+	return hygonMaker(out) || strings.Contains(out, "System Management Interface") && !strings.Contains(out, "ROCm")
 }
 
 func hygonMaker(vendor string) bool {

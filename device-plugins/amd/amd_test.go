@@ -299,7 +299,7 @@ func TestDetect_KernelAloneListsPartitions(t *testing.T) {
 		if i%4 == 3 {
 			memory = 49136 // the last part of a board has 16 MiB less
 		}
-		want = append(want, fmt.Sprintf("%d amd/gpu/unknown CPX GPU-%s-%d %d ok", i, board, i%4, memory))
+		want = append(want, fmt.Sprintf("%d amd/gpu/MI308X CPX GPU-%s-%d %d ok", i, board, i%4, memory))
 	}
 	cards := brandtest.WantCards(t, d, want...)
 	if c := cards[5]; c.Sources["memory"] != "sysfs" || c.Sources["uuid"] != "sysfs" || c.NUMANode == nil {
@@ -321,7 +321,7 @@ func TestDetect_KernelCompletesTheTool(t *testing.T) {
 	d := detector(kfdMachine(t), path)
 	cards := brandtest.WantCards(t, d,
 		"0 amd/gpu/MI308X CPX GPU-084cafeae17e7696-0 49152 ok", "1 amd/gpu/MI308X CPX GPU-084cafeae17e7696-1 49152 ok",
-		"-1 amd/gpu/unknown PCI-0001:0b:00.0 ? "+brand.ReasonUnreported)
+		"-1 amd/gpu/MI308X PCI-0001:0b:00.0 ? "+brand.ReasonUnreported)
 	if c := cards[1]; c.Sources["memory"] != "sysfs" || c.Sources["model"] != "cli" {
 		t.Errorf("sources %v", c.Sources)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 )
 
@@ -93,24 +94,45 @@ func (d *Detector) complete(r Reading, b bus) Reading {
 		case byTool > 0 || r.NoCards:
 			c.Dead = ReasonUnreported
 		}
-		c.Fact("pci_device", device.Device)
-		if i := slices.IndexFunc(r.Cards, func(have Card) bool { return samePlace(have.PCI, device.Address) }); i >= 0 {
-			if c.Dead == ReasonNoAnswer {
-				r.Cards[i].Dead = c.Dead
-			}
-			continue
+		if p, ok := catalogue.ByPCI(d.spec.PCI, device.Device); ok {
+			c.Name, c.from.name = p.Model, true
 		}
-		left = append(left, c)
+		if !r.place(c) {
+			left = append(left, c)
+		}
 	}
 	// Where the tool does not say which card is where, nothing tells which one it left out, unless it is just one of one.
 	if nameless := slices.IndexFunc(r.Cards, func(c Card) bool { return c.PCI == "" }); len(b.cards) == 1 && byTool == 1 && nameless == 0 && len(left) == 1 {
 		r.Cards[0].PCI, r.Cards[0].from.pci = left[0].PCI, true
+		if r.Cards[0].Name == "" {
+			r.Cards[0].Name, r.Cards[0].from.name = left[0].Name, true
+		}
 		return r
 	}
 	if placed {
 		r.Cards = append(r.Cards, left...)
 	}
 	return r
+}
+
+// place adds what the bus says of a board to the cards that are there, and tells whether there are some. Parts of a board are
+// at its place too.
+func (r *Reading) place(board Card) bool {
+	found := false
+	for i := range r.Cards {
+		c := &r.Cards[i]
+		if !samePlace(c.PCI, board.PCI) {
+			continue
+		}
+		if board.Dead == ReasonNoAnswer { // whatever its tool still says
+			c.Dead = board.Dead
+		}
+		if c.Name == "" && board.Name != "" {
+			c.Name, c.from.name = board.Name, true
+		}
+		found = true
+	}
+	return found
 }
 
 // samePlace tells whether an address is of a board. Partitions are functions of the board's address.

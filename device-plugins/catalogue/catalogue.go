@@ -4,7 +4,6 @@
 package catalogue
 
 import (
-	"slices"
 	"strings"
 	"sync"
 
@@ -70,9 +69,6 @@ func key(v accel.Vendor, name string) string {
 	return string(v) + "/" + strings.ToLower(strings.ReplaceAll(accel.ModelName(v, name), "_", "-"))
 }
 
-// Products lists all of them, in the order of the brands. The list is the caller's, what its entries point to is not.
-func Products() []Product { return slices.Clone(loaded().products) }
-
 // ByName finds the product of the first of the names that is known. A partition, whose name goes on after a blank behind the
 // model, is found by its board.
 func ByName(v accel.Vendor, names ...string) (Product, bool) {
@@ -90,12 +86,13 @@ func ByName(v accel.Vendor, names ...string) (Product, bool) {
 	return Product{}, false
 }
 
-// ByPCI finds the products that a PCI device may be: several where the maker tells them apart by the subsystem only.
-func ByPCI(vendor, device string) []Product {
+// ByPCI finds the product of a PCI device. Where the maker tells several products apart by the subsystem only, it finds none:
+// a card is better without a name than with another's.
+func ByPCI(vendor, device string) (Product, bool) {
 	c := loaded()
-	var out []Product
-	for _, i := range c.byPCI[strings.ToLower(vendor+":"+device)] {
-		out = append(out, c.products[i])
+	found := c.byPCI[strings.ToLower(vendor+":"+device)]
+	if len(found) != 1 {
+		return Product{}, false
 	}
-	return out
+	return c.products[found[0]], true
 }

@@ -138,17 +138,16 @@ func TestByName_TheFirstKnownNameCounts(t *testing.T) {
 
 func TestByPCI(t *testing.T) {
 	t.Parallel()
-	models := func(list []Product) (out []string) {
-		for _, p := range list {
-			out = append(out, p.Model)
-		}
-		return out
-	}
-	for id, want := range map[[2]string][]string{
-		{"1002", "74A1"}: {"MI300X"}, {"10de", "25b6"}: {"A16", "A2"}, {"1d22", "3684"}: {"K200", "R300", "R480"}, {"10de", "ffff"}: nil,
+	for id, want := range map[[2]string]string{
+		{"1002", "74A1"}: "MI300X", {"1ed5", "0400"}: "S5000", {"10de", "2235"}: "A40",
+		{"10de", "25b6"}: "", // A16 and A2
+		{"cabc", "0370"}: "", // a family
+		{"1002", "740c"}: "", // MI250 and MI250X
+		{"1d22", "3684"}: "", // K200, R300 and R480
+		{"10de", "ffff"}: "",
 	} {
-		if diff := cmp.Diff(want, slices.Sorted(slices.Values(models(ByPCI(id[0], id[1]))))); diff != "" {
-			t.Errorf("%v (-want +got):\n%s", id, diff)
+		if p, ok := ByPCI(id[0], id[1]); p.Model != want || ok != (want != "") {
+			t.Errorf("%v is %q, want %q", id, p.Model, want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func DefaultConfig() Config {
 	return Config{
 		Enabled: true, SliceMemory: "1GiB", FingerprintPeriod: "5s", BadSamples: 3, RecoveryHold: "10s", NvidiaSMI: "nvidia-smi", Root: "/",
 		HAMiLibrary: "/usr/local/vgpu/libvgpu.so", // where HAMi's own charts put it
-		StateDir: "/var/lib/heteroflow", XidHardware: hardwareXids(), XidApplication: applicationXids(),
+		StateDir:    "/var/lib/heteroflow", XidHardware: hardwareXids(), XidApplication: applicationXids(),
 	}
 }
 

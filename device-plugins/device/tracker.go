@@ -2,6 +2,7 @@ package device
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -179,8 +180,13 @@ func (t *tracker) judge(e *tracked, h accel.Health) {
 func (t *tracker) update(e *tracked, c accel.Card) {
 	t.judge(e, c.Health)
 	k := &e.card
-	if k.Model == "unknown" || strings.HasSuffix(k.RawName, "...") && c.Model != "unknown" {
+	byPCI := k.Sources[accel.AttrModel] == "sysfs" && c.Sources[accel.AttrModel] != "" && c.Sources[accel.AttrModel] != "sysfs"
+	if k.Model == "unknown" || (byPCI || strings.HasSuffix(k.RawName, "...")) && c.Model != "unknown" {
 		k.Model, k.RawName = c.Model, c.RawName
+		if byPCI { // now the card says it itself
+			k.Sources = maps.Clone(k.Sources)
+			k.Sources[accel.AttrModel] = c.Sources[accel.AttrModel]
+		}
 	}
 	if k.MemoryMiB == nil {
 		k.MemoryMiB = c.MemoryMiB

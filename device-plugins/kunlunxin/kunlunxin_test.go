@@ -136,7 +136,7 @@ func TestDetect_ForeignTool(t *testing.T) {
 	intel := tool(t, "xpu-smi", map[string]string{"": "foreign-intel-table-b580-v2.0.txt"})
 	root := t.TempDir()
 	brandtest.Bus(t, root, "0000:52:00.0", "1d22", "3688", "kunlun", "01")
-	brandtest.WantCards(t, detector(root, intel), "-1 kunlunxin/gpu/unknown PCI-0000:52:00.0 ? ok")
+	brandtest.WantCards(t, detector(root, intel), "-1 kunlunxin/gpu/P800 PCI-0000:52:00.0 ? ok")
 	other := t.TempDir()
 	brandtest.Bus(t, other, "0000:03:00.0", "8086", "e20b", "xe", "01")
 	brandtest.WantCards(t, detector(other, intel))

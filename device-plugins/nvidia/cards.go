@@ -101,6 +101,9 @@ func (g gpu) card(driver, source string, found probes) accel.Card {
 			c.Sources[field] = source
 		}
 	}
+	if g.nameByPCI {
+		c.Sources[accel.AttrModel] = "sysfs"
+	}
 	return c
 }
 

@@ -241,8 +241,8 @@ func TestDetect_KernelAlone(t *testing.T) {
 		want []string
 	}{
 		"driver loaded":           {kernelBox(t, "0000:43:00.0", "nvidia", information), []string{"2 nvidia/gpu/A40 GPU-17e62166-fc85-86df-a4d1-bc0e1742c08b ? ok"}},
-		"never used yet":          {kernelBox(t, "0000:43:00.0", "nvidia", "Model: Unknown\nGPU UUID: GPU-????????-????-????-????-????????????\nDevice Minor: 0"), []string{"0 nvidia/gpu/unknown PCI-0000:43:00.0 ? ok"}},
-		"no driver":               {kernelBox(t, "0000:43:00.0", "", ""), []string{"-1 nvidia/gpu/unknown PCI-0000:43:00.0 ? " + reasonNoDriver}},
+		"never used yet":          {kernelBox(t, "0000:43:00.0", "nvidia", "Model: Unknown\nGPU UUID: GPU-????????-????-????-????-????????????\nDevice Minor: 0"), []string{"0 nvidia/gpu/A40 PCI-0000:43:00.0 ? ok"}},
+		"no driver":               {kernelBox(t, "0000:43:00.0", "", ""), []string{"-1 nvidia/gpu/A40 PCI-0000:43:00.0 ? " + reasonNoDriver}},
 		"given to a virtual host": {kernelBox(t, "0000:43:00.0", "vfio-pci", ""), nil},
 	}
 	for name, tc := range cases {

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 )
 
@@ -43,6 +44,9 @@ func kernelReport(files hostfs.FS) (report, error) {
 			g.dead = reasonNoDriver
 		}
 		g.readInformation(files, d.Address)
+		if p, ok := catalogue.ByPCI(pciVendor, d.Device); ok && g.name == "" {
+			g.name, g.nameByPCI = p.Model, true
+		}
 		r.gpus = append(r.gpus, g)
 	}
 	return r, err

@@ -38,11 +38,13 @@ type gpu struct {
 	pci     string // normal form, see pciAddress
 	name    string
 	nameCut bool // the name was cut short by the tool
-	minor   *int // number of the device node
-	memory  *uint64
-	migMode *bool
-	migs    []mig
-	dead    string // why the card cannot be used, empty when nothing says so
+	// nameByPCI is set when the name is the product's of the PCI device: no reading named the card.
+	nameByPCI bool
+	minor     *int // number of the device node
+	memory    *uint64
+	migMode   *bool
+	migs      []mig
+	dead      string // why the card cannot be used, empty when nothing says so
 
 	memoryUsed                               *uint64
 	utilization, temperature, power, powerOf *float64
@@ -103,8 +105,8 @@ func (r *report) merge(o report) {
 }
 
 func (g *gpu) merge(o gpu) {
-	if g.name == "" || g.nameCut && o.name != "" && !o.nameCut {
-		g.name, g.nameCut = o.name, o.nameCut
+	if g.name == "" || g.nameCut && o.name != "" && !o.nameCut && !o.nameByPCI {
+		g.name, g.nameCut, g.nameByPCI = o.name, o.nameCut, o.nameByPCI
 	}
 	first(&g.uuid, o.uuid)
 	first(&g.pci, o.pci)
