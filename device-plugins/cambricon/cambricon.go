@@ -80,19 +80,7 @@ func parseTable(out string) brand.Reading {
 		r.Driver = toolout.Text(m[1])
 	}
 	cards, _, _ := strings.Cut(out, "Processes:")
-	for _, row := range toolout.Boxed(cards, "Card") {
-		index := toolout.Whole(row["Card"])
-		if index == nil || !row.Has("Name", "Memory-Usage") {
-			continue
-		}
-		c := r.At(*index)
-		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["Bus-Id"])
-		used, total := toolout.Usage(row["Memory-Usage"])
-		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
-		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
-		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
-		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["Util"]), toolout.Celsius(row["Temp"])
-		c.More.FanPct = toolout.Percent(row["Fan"])
+	r.Table(cards, "Card", func(c *brand.Card, row toolout.Record) {
 		if driver := row.First("Driver"); r.Driver == "" {
 			r.Driver = strings.TrimPrefix(driver, "v")
 		}
@@ -102,7 +90,7 @@ func parseTable(out string) brand.Reading {
 		if strings.EqualFold(row.First("Mode"), "smlu") {
 			c.Mode(accel.ModeSMLU, "cli")
 		}
-	}
+	})
 	list, known := toolout.Processes(out, "Processes:", 2)
 	r.List(list, known, "")
 	return r

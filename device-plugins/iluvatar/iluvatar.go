@@ -55,21 +55,9 @@ func Parse(out string) brand.Reading {
 		r.Facts = map[string]string{"cuda": toolout.Text(m[1])} // the level offered; it is no NVIDIA driver
 	}
 	cards, _, _ := strings.Cut(out, "Processes:")
-	for _, row := range toolout.Boxed(cards, "GPU") {
-		index := toolout.Whole(row["GPU"])
-		if index == nil || !row.Has("Bus-Id") {
-			continue
-		}
-		c := r.At(*index)
-		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["Bus-Id"])
-		used, total := toolout.Usage(row["Memory-Usage"])
-		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
-		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
-		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
-		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["GPU-Util"]), toolout.Celsius(row["Temp"])
+	r.Table(cards, "GPU", func(c *brand.Card, row toolout.Record) {
 		c.More.ClockMHz, c.More.MemoryClockMHz = toolout.Megahertz(row["Clock-SM"]), toolout.Megahertz(row["Clock-Mem"])
-		c.More.FanPct = toolout.Percent(row["Fan"])
-	}
+	})
 	list, known := toolout.Processes(out, "Processes:", 1)
 	r.List(list, known, "MiB")
 	return r

@@ -159,21 +159,10 @@ func parseTable(out string) brand.Reading {
 		r.Driver = toolout.Text(m[1])
 	}
 	cards, _, _ := strings.Cut(out, "Processes:")
-	for _, row := range toolout.Boxed(cards, "GPU") {
-		index := toolout.Whole(row["GPU"])
-		if index == nil || !row.Has("Bus-Id") {
-			continue
-		}
-		c := r.At(*index)
-		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["Bus-Id"])
-		used, total := toolout.Usage(row["Memory-Usage"])
-		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
-		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
-		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
-		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["GPU-Util"]), toolout.Celsius(row["Temp"])
-		c.More.FanPct, c.More.ECCUncorrected = toolout.Percent(row["Fan"]), toolout.Count(row["Volatile Uncorr. ECC"])
+	r.Table(cards, "GPU", func(c *brand.Card, row toolout.Record) {
+		c.More.ECCUncorrected = toolout.Count(row["Volatile Uncorr. ECC"])
 		c.Fact("ecc", row["Volatile Uncorr. ECC"])
-	}
+	})
 	list, known := toolout.Processes(out, "Processes:", 1)
 	r.List(list, known, "")
 	return r

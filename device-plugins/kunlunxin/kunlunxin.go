@@ -72,26 +72,15 @@ func parseTable(out string) brand.Reading {
 		r.Driver = m[1]
 	}
 	cards, _, _ := strings.Cut(out, "Processes:")
-	for _, row := range toolout.Boxed(cards, "XPU") {
-		index := toolout.Whole(row["XPU"])
-		if index == nil || !row.Has("Bus-Id") {
-			continue
-		}
-		c := r.At(*index)
-		c.Name, c.PCI = row.First("Name"), toolout.PCI(row["Bus-Id"])
-		used, total := toolout.Usage(row["Memory-Usage"])
-		c.MemoryUsedMiB, c.MemoryMiB = toolout.MiB(used, ""), toolout.MiB(total, "")
-		power, limit := toolout.Usage(row["Pwr:Usage/Cap"])
-		c.PowerW, c.PowerLimitW = toolout.Watts(power), toolout.Watts(limit)
-		c.UtilizationPct, c.TemperatureC = toolout.Percent(row["XPU-Util"]), toolout.Celsius(row["Temp"])
-		c.More.FanPct, c.More.ECCUncorrected = toolout.Percent(row["Fan"]), toolout.Count(row["Volatile Uncorr. ECC"])
+	r.Table(cards, "XPU", func(c *brand.Card, row toolout.Record) {
+		c.More.ECCUncorrected = toolout.Count(row["Volatile Uncorr. ECC"])
 		for _, fact := range []string{"L3-Usage", "SR-IOV M.", "Volatile Uncorr. ECC"} {
 			c.Fact(fact, row[fact])
 		}
 		if row.First("SR-IOV M.") == "Enabled" {
 			c.Mode(accel.ModeVXPU, "cli")
 		}
-	}
+	})
 	list, known := toolout.Processes(out, "Processes:", 3)
 	r.List(list, known, "")
 	return r
