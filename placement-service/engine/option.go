@@ -97,11 +97,28 @@ func optionOn(ask *accel.Ask, p *Pool) option {
 	case p.Form == accel.Whole:
 		return option{}
 	}
-	units := ask.Units(p.UnitMiB)
+	units := p.units(ask)
+	if units == 0 {
+		return option{}
+	}
 	return option{
 		blocks: ask.Count, units: units, named: ask.Count > 1, form: p.Form, unitMiB: p.UnitMiB,
 		waste: uint64(units)*p.UnitMiB - ask.MemoryMiB,
 	}
+}
+
+// units is the number of slices that an ask takes. In the form mig they are those of the profile that the driver will make; 0
+// when no profile is large enough.
+func (p *Pool) units(ask *accel.Ask) int {
+	rounded := *ask
+	if p.Form == accel.MIG && p.MIG != nil {
+		share, ok := p.MIG.Round(ask.MemoryMiB, ask.ComputePct, 0)
+		if !ok {
+			return 0
+		}
+		rounded.MemoryMiB = share.MemoryMiB
+	}
+	return rounded.Units(p.UnitMiB)
 }
 
 // preference orders forms: what is made for the ask before what is scarcer.

@@ -112,6 +112,9 @@ func (v *nodeView) addGroup(g *api.NodeDeviceResource, descriptors map[string]*a
 		Model: text(g, accel.AttrModel), Form: formOf(g), Auto: text(g, accel.AttrPolicy) == accel.PolicyAuto,
 		Modes: modes(g),
 	}
+	if p.Form == accel.MIG {
+		p.MIG = migRule(g)
+	}
 	if p.Model == "" {
 		p.Model = accel.ModelName(vendor, g.Name)
 	}
@@ -192,6 +195,17 @@ func modes(g *api.NodeDeviceResource) []string {
 		return nil
 	}
 	return strings.Split(list, ",")
+}
+
+// migRule is how the group says that MIG divides its card. Rules that this version does not know are left out.
+func migRule(g *api.NodeDeviceResource) *accel.Rounding {
+	rules, _ := accel.ParseRounding(text(g, accel.AttrRounding))
+	for _, r := range rules {
+		if r.Mode == accel.ModeMIG {
+			return &r
+		}
+	}
+	return nil
 }
 
 func text(g *api.NodeDeviceResource, name string) string {
