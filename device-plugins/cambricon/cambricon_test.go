@@ -2,6 +2,7 @@ package cambricon_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/brand/brandtest"
 	"github.com/heteroflow/heteroflow/device-plugins/cambricon"
 	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 func TestParse_Recorded(t *testing.T) {
@@ -166,4 +168,26 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 func TestLinks_ByTheTool(t *testing.T) {
 	t.Parallel()
 	brandtest.WantLink(t, cambricon.Spec(), "topo -m", "MLU0 MLU1\nMLU0 X MLK\nMLU1 MLK X\n", "MLU0", "MLU1", "mlulink")
+}
+
+// A card with instances is withdrawn for them; their size is not known. The mode is what the tool shows, not what a card can do.
+func TestDetect_Instances(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	brandtest.Files(t, root, map[string]string{
+		"dev/cambricon-caps/cap_dev0_mi1": "", "dev/cambricon-caps/cap_dev0_mi0": "", "dev/cambricon-caps/cap_dev10_mi0": "", "dev/cambricon-caps/other": "",
+	})
+	body := strings.Replace(brandtest.Recorded(t, "table-mlu370x8-5.10.22.txt"), "FULL", "SMLU", 1)
+	d := detector(root, brandtest.Tool(t, "cnmon", map[string]brandtest.Answer{"": {Text: body}}))
+	detectortest.Run(t, d)
+	short := accel.ShortID(accel.Cambricon, "PCI-0000:13:00.0")
+	cards := brandtest.WantCards(t, d,
+		"0 cambricon/card/MLU370-X8-"+short+" PCI-0000:13:00.0 20638 ok", "1 cambricon/gpu/MLU370-X8 PCI-0000:16:00.0 20638 ok",
+		"-1 cambricon/gpu/MLU370-X8 MI PCI-0000:13:00.0-mi0 ? ok", "-1 cambricon/gpu/MLU370-X8 MI PCI-0000:13:00.0-mi1 ? ok")
+	if cards[0].Sources["modes/smlu"] != "cli" || len(cards[1].Modes) != 0 || cards[3].Parent != cards[0].UUID {
+		t.Errorf("cards %+v", cards)
+	}
+	if nodes := d.Nodes(cards[3]); len(nodes) != 1 || nodes[0] != "/dev/cambricon-caps/cap_dev0_mi1" {
+		t.Errorf("nodes %v", nodes)
+	}
 }

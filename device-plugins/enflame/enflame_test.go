@@ -64,3 +64,13 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, enflame.Spec(), enflame.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, enflame.Parse) }
+
+// Cards can be shared where the tool shows it switched on, whatever the model.
+func TestParse_SharingIsSwitchedOn(t *testing.T) {
+	t.Parallel()
+	off := brandtest.Recorded(t, recorded)
+	on := enflame.Parse(strings.Replace(off, "49120MiB Disable", "49120MiB Enable ", 1))
+	if on.Cards[0].Facts["modes/vgcu"] != "cli" || len(on.Cards[1].Modes) != 0 || len(enflame.Parse(off).Cards[0].Modes) != 0 {
+		t.Errorf("modes %v", on.Cards[0].Modes)
+	}
+}

@@ -175,3 +175,13 @@ func TestLinks_ByTheTool(t *testing.T) {
 	t.Parallel()
 	brandtest.WantLink(t, kunlunxin.Spec(), "topo -m", "XPU0 NIC0\nXPU0 X PIX\nNIC0 PIX X\nNIC Legend:\n  NIC0: mlx5_7\n", "XPU0", "NIC0", "pix")
 }
+
+// Cards can be shared where the tool shows it switched on, whatever the model.
+func TestParse_SharingIsSwitchedOn(t *testing.T) {
+	t.Parallel()
+	off := brandtest.Recorded(t, "table-p800-oam-5.0.21.26.txt")
+	on := kunlunxin.Parse(strings.Replace(off, "Disabled", "Enabled ", 1))
+	if on.Cards[0].Facts["modes/vxpu"] != "cli" || len(on.Cards[1].Modes) != 0 || len(kunlunxin.Parse(off).Cards[0].Modes) != 0 {
+		t.Errorf("modes %v", on.Cards[0].Modes)
+	}
+}
