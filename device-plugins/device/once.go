@@ -21,6 +21,12 @@ type FoundSource struct {
 	Vendor accel.Vendor `json:"vendor"`
 	Cards  int          `json:"cards"`
 	Error  string       `json:"error,omitempty"`
+	Note   string       `json:"note,omitempty"` // what this build of the plugin leaves out
+}
+
+// A Noter says what a build of the plugin leaves out of a detector; empty when nothing.
+type Noter interface {
+	Note() string
 }
 
 // FoundCard is one card as it would be offered. Absent numbers are unknown.
@@ -69,6 +75,9 @@ func (p *Plugin) once(ctx context.Context, then func(i int, s *source)) (Found, 
 			defer then(i, s)
 			cards, err := guarded(ctx, &s.detecting, p.limit, s.Detect)
 			found.Sources[i] = FoundSource{Name: s.Name(), Vendor: s.Vendor(), Cards: len(cards)}
+			if n, ok := s.Detector.(Noter); ok {
+				found.Sources[i].Note = n.Note()
+			}
 			if err != nil {
 				found.Sources[i].Error = err.Error()
 				return

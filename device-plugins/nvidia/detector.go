@@ -60,6 +60,7 @@ var (
 	_ device.ProcessLister = (*Detector)(nil)
 	_ device.NodeLister    = (*Detector)(nil)
 	_ device.EventTeller   = (*Detector)(nil)
+	_ device.Noter         = (*Detector)(nil)
 )
 
 // New returns a detector. It touches nothing until the first call.
@@ -82,6 +83,9 @@ func New(cfg Config, log hclog.Logger) *Detector {
 
 // Name is the name of the source.
 func (d *Detector) Name() string { return "nvidia" }
+
+// Note says when the library is not part of this build.
+func (d *Detector) Note() string { return withoutNVML }
 
 // Vendor is the brand.
 func (d *Detector) Vendor() accel.Vendor { return accel.NVIDIA }

@@ -11,6 +11,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
+// withoutNVML is the note of a build that cannot use the library; this one can.
+const withoutNVML = ""
+
 var errNVMLAbsent = errors.New("the NVML library is not installed")
 
 // A library is NVML with what is remembered between readings. One call is inside it at a time, so that it is never
