@@ -368,3 +368,8 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 		"amd-smi-list-strix-halo.json": {""},
 	})
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, amd.Parse, func(brand.Card) []string { return nil }, "TemperatureC") // the junction's for the edge's
+}

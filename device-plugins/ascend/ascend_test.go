@@ -397,3 +397,8 @@ func TestLinks_ByTheTool(t *testing.T) {
 	t.Parallel()
 	brandtest.WantLink(t, ascend.Spec(), "info -t topo", "NPU0 NPU1 CPU Affinity\nNPU0 X HCCS 0-23\nNPU1 HCCS X 0-23\n", "NPU0", "NPU1", "hccs")
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, ascend.Parse, func(c brand.Card) []string { return []string{c.Facts["npu"]} })
+}

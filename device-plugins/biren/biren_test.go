@@ -83,3 +83,8 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, biren.Spec(), biren.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, biren.Parse) }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, biren.Parse, func(brand.Card) []string { return nil })
+}

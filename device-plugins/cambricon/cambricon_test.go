@@ -191,3 +191,8 @@ func TestDetect_Instances(t *testing.T) {
 		t.Errorf("nodes %v", nodes)
 	}
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, cambricon.Parse, func(brand.Card) []string { return nil })
+}

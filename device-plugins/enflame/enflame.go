@@ -5,7 +5,6 @@ package enflame
 import (
 	"fmt"
 	"regexp"
-	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
@@ -51,7 +50,7 @@ func Parse(out string) brand.Reading {
 		c := r.At(*index)
 		c.Name, c.PCI, c.ID = row.First("NAME"), toolout.PCI(row["BUS-ID"]), row.First("SN")
 		c.MemoryMiB, c.TemperatureC = toolout.MiB(row["Mem"], ""), toolout.Celsius(row["TEMP"])
-		if power := strings.Fields(row["Pwr(Usage/Cap)"]); len(power) == 2 {
+		if power := toolout.Values(row["Pwr(Usage/Cap)"]); len(power) == 2 {
 			c.PowerW, c.PowerLimitW = toolout.Watts(power[0]), toolout.Watts(power[1])
 		}
 		for _, fact := range []string{"FW VER", "ECC", "Dpm", "GCU Virt", "DUsed"} {

@@ -249,3 +249,8 @@ func TestLinks_ByTheTool(t *testing.T) {
 	t.Parallel()
 	brandtest.WantLink(t, hygon.Spec(), "--showtopo", "=== Link Type between two HCUs ===\n HCU0 HCU1\nHCU0 0 XGMI\nHCU1 XGMI 0\n", "HCU0", "HCU1", "xgmi")
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, hygon.Parse, func(brand.Card) []string { return nil })
+}

@@ -81,3 +81,8 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 		"table-bi-v100-4.0.0.txt": {"ClockMHz=1500 MemoryClockMHz=1200 FanPct=0"},
 	})
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, iluvatar.Parse, func(brand.Card) []string { return nil })
+}

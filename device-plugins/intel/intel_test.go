@@ -121,3 +121,8 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 		"table-b580-v2.0.txt": {""},
 	})
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, intel.Parse, func(brand.Card) []string { return nil })
+}

@@ -157,7 +157,7 @@ func words(line string) []string {
 		if i%2 == 1 {
 			all = append(all, part)
 		} else {
-			all = append(all, strings.Fields(part)...)
+			all = append(all, toolout.Words(part)...)
 		}
 	}
 	return all

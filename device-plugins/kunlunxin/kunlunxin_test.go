@@ -185,3 +185,8 @@ func TestParse_SharingIsSwitchedOn(t *testing.T) {
 		t.Errorf("modes %v", on.Cards[0].Modes)
 	}
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, kunlunxin.Parse, func(brand.Card) []string { return nil })
+}

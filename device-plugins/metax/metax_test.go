@@ -93,3 +93,8 @@ func TestDetector_Suite(t *testing.T) {
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, metax.Spec(), metax.Parse) }
 
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, metax.Parse) }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, metax.Parse, func(brand.Card) []string { return nil })
+}

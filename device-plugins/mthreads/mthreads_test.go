@@ -171,3 +171,8 @@ func TestLinks_ByTheTool(t *testing.T) {
 	t.Parallel()
 	brandtest.WantLink(t, mthreads.Spec(), "topo -m", "GPU0 GPU1\nGPU0 X MT2\nGPU1 MT2 X\n", "GPU0", "GPU1", "mtlink2")
 }
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	brandtest.Unknowns(t, mthreads.Parse, func(brand.Card) []string { return nil })
+}

@@ -70,11 +70,14 @@ func bareRow(cells []string) (gpu, bool) {
 		return gpu{}, false
 	}
 	index, name := whole(cells[0]), text(cells[1])
-	if index == nil || name == "" || number(name) != nil || !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
+	if index == nil || name == "" || digits(name) || !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
 		return gpu{}, false
 	}
 	return gpu{index: index, name: name}, true
 }
+
+// digits tells whether a cell begins with a number: it is no name then.
+func digits(cell string) bool { return cell != "" && cell[0] >= '0' && cell[0] <= '9' }
 
 type row struct{ header, cells []string }
 
@@ -96,8 +99,8 @@ func (r *report) addGPU(row row) {
 		pci:    pciAddress(row.get("pci.bus_id", "gpu_bus_id")),
 		memory: mib(row.get("memory.total")), memoryUsed: mib(row.get("memory.used")),
 		migMode:     onOff(row.get("mig.mode.current")),
-		utilization: number(row.get("utilization.gpu")), temperature: number(row.get("temperature.gpu")),
-		power: number(row.get("power.draw", "power.draw.instant")), powerOf: number(row.get("power.limit", "enforced.power.limit")),
+		utilization: toolout.Percent(row.get("utilization.gpu")), temperature: toolout.Celsius(row.get("temperature.gpu")),
+		power: toolout.Watts(row.get("power.draw", "power.draw.instant")), powerOf: toolout.Watts(row.get("power.limit", "enforced.power.limit")),
 	}
 	g.more = row.more()
 	first(&r.driver, row.get("driver_version", "kmd_version"))

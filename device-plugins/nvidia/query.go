@@ -91,14 +91,14 @@ func (g *gpu) queryReading(tail, value string) {
 	case "FB Memory Usage/Used":
 		g.memoryUsed = mib(value)
 	case "Utilization/Gpu", "Utilization/GPU":
-		g.utilization = number(value)
+		g.utilization = toolout.Percent(value)
 	case "Temperature/GPU Current Temp":
-		g.temperature = number(value)
+		g.temperature = toolout.Celsius(value)
 	case "GPU Power Readings/Instantaneous Power Draw", "GPU Power Readings/Average Power Draw",
 		"GPU Power Readings/Power Draw", "Power Readings/Power Draw":
-		known(&g.power, number(value))
+		known(&g.power, toolout.Watts(value))
 	case "GPU Power Readings/Current Power Limit", "Power Readings/Power Limit":
-		g.powerOf = number(value)
+		g.powerOf = toolout.Watts(value)
 	default:
 		g.queryMore(tail, value)
 	}

@@ -4,10 +4,10 @@ package nvidia
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
 // A report is what one reading said, in the words of the tool. Fields the reading did not have are nil or empty:
@@ -152,61 +152,18 @@ func known[T any](dst **T, more *T) {
 	}
 }
 
-// unknown tells whether a printed value says nothing: every bracketed remark of the tool is one.
-func unknown(s string) bool {
-	switch s = strings.TrimSpace(s); strings.ToUpper(s) {
-	case "", "-", "N/A", "ERR!", "UNKNOWN ERROR", "NOT SUPPORTED":
-		return true
-	}
-	return strings.HasPrefix(s, "[") || strings.HasPrefix(s, "Requested functionality")
-}
-
 // text is a printed value, empty when it says nothing.
 func text(s string) string {
-	if unknown(s) {
+	if strings.HasPrefix(strings.TrimSpace(s), "Requested functionality") { // … has been deprecated
 		return ""
 	}
-	return strings.TrimSpace(s)
-}
-
-// number reads the number a printed value starts with, such as 34.61 of "34.61 W" and 24 of "24C".
-func number(s string) *float64 {
-	s = strings.TrimSpace(s)
-	end := 0
-	for end < len(s) && (s[end] >= '0' && s[end] <= '9' || s[end] == '.') {
-		end++
-	}
-	n, err := strconv.ParseFloat(s[:end], 64)
-	if err != nil {
-		return nil
-	}
-	return &n
+	return toolout.Text(s)
 }
 
 // mib reads a printed memory size. The tool prints MiB; a size without a unit is MiB as well (nounits).
-func mib(s string) *uint64 {
-	n := number(s)
-	if n == nil || *n > 1<<40 {
-		return nil
-	}
-	v := *n
-	switch unit := strings.TrimLeft(strings.TrimSpace(s), "0123456789."); strings.TrimSpace(unit) {
-	case "KiB":
-		v /= 1024
-	case "GiB":
-		v *= 1024
-	}
-	u := uint64(v)
-	return &u
-}
+func mib(s string) *uint64 { return toolout.MiB(s, "MiB") }
 
-func whole(s string) *int {
-	n, err := strconv.Atoi(strings.TrimSpace(s))
-	if err != nil || n < 0 {
-		return nil
-	}
-	return &n
-}
+func whole(s string) *int { return toolout.Whole(s) }
 
 // onOff reads the state of a mode. Boards without the mode print N/A, which is nil.
 func onOff(s string) *bool {

@@ -14,8 +14,6 @@ var (
 	tableDriver  = regexp.MustCompile(`(?:Driver|KMD) Version:\s*([0-9][0-9.]*)`)
 	tableName    = regexp.MustCompile(`^\s*(\d+)\s+(.*?)\s+(?:On|Off|N/A|Enabled|Disabled)\s*$`)
 	tablePCI     = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]`)
-	tableMemory  = regexp.MustCompile(`(\d+\s*MiB)\s*/\s*(\d+\s*MiB)`)
-	tablePower   = regexp.MustCompile(`(\d+W|N/A|ERR!)\s*/\s*(\d+W|N/A|ERR!)`)
 	tableFan     = regexp.MustCompile(`^\s*(\d+)%\s`)
 	tableHeat    = regexp.MustCompile(`\b(\d+)C\b`)
 	tableUtil    = regexp.MustCompile(`\b(\d+)%`)
@@ -81,20 +79,22 @@ func tableGPU(nameCell, pci string) gpu {
 }
 
 func (g *gpu) tableValues(cells []string) {
-	if m := tableMemory.FindStringSubmatch(cells[1]); m != nil {
-		g.memoryUsed, g.memory = mib(m[1]), mib(m[2])
+	if values := toolout.Values(cells[1]); len(values) > 0 {
+		used, total := toolout.Usage(values[0])
+		g.memoryUsed, g.memory = mib(used), mib(total)
 	}
-	if m := tablePower.FindStringSubmatch(cells[0]); m != nil {
-		g.power, g.powerOf = number(m[1]), number(m[2])
+	if values := toolout.Values(cells[0]); len(values) > 0 {
+		power, limit := toolout.Usage(values[len(values)-1])
+		g.power, g.powerOf = toolout.Watts(power), toolout.Watts(limit)
 	}
 	if m := tableFan.FindStringSubmatch(cells[0]); m != nil {
 		g.more.FanPct = toolout.Percent(m[1])
 	}
 	if m := tableHeat.FindStringSubmatch(cells[0]); m != nil {
-		g.temperature = number(m[1])
+		g.temperature = toolout.Celsius(m[1])
 	}
 	if m := tableUtil.FindStringSubmatch(cells[2]); m != nil {
-		g.utilization = number(m[1])
+		g.utilization = toolout.Percent(m[1])
 	}
 	if mode := onOff(cells[2]); mode != nil {
 		g.migMode = mode
@@ -102,14 +102,15 @@ func (g *gpu) tableValues(cells []string) {
 }
 
 func (r *report) tableMIG(cells []string) {
-	m, memory := tableMIG.FindStringSubmatch(cells[0]), tableMemory.FindStringSubmatch(cells[1])
-	if m == nil || memory == nil {
+	m, memory := tableMIG.FindStringSubmatch(cells[0]), toolout.Values(cells[1])
+	if m == nil || len(memory) == 0 {
 		return
 	}
+	used, total := toolout.Usage(memory[0])
 	index, device := whole(m[1]), whole(m[4])
 	for i := range r.gpus {
 		if g := &r.gpus[i]; index != nil && device != nil && g.index != nil && *g.index == *index {
-			g.migs = append(g.migs, mig{device: *device, gi: whole(m[2]), ci: whole(m[3]), memoryUsed: mib(memory[1]), memory: mib(memory[2])})
+			g.migs = append(g.migs, mig{device: *device, gi: whole(m[2]), ci: whole(m[3]), memoryUsed: mib(used), memory: mib(total)})
 		}
 	}
 }

@@ -107,12 +107,12 @@ func parseXML(out string) (report, bool) {
 func (x smiGPU) gpu() gpu {
 	g := gpu{
 		pci: pciAddress(x.PCI), uuid: text(x.UUID), name: text(x.Name), minor: whole(x.Minor), migMode: onOff(x.MIG),
-		memory: mib(x.Total), memoryUsed: mib(x.Used), utilization: number(x.Util), temperature: number(x.Heat),
-		powerOf: number(x.Limit),
+		memory: mib(x.Total), memoryUsed: mib(x.Used), utilization: toolout.Percent(x.Util), temperature: toolout.Celsius(x.Heat),
+		powerOf: toolout.Watts(x.Limit),
 	}
-	known(&g.powerOf, number(x.LimitOld))
+	known(&g.powerOf, toolout.Watts(x.LimitOld))
 	for _, p := range append(x.Power, x.Instant, x.Average, x.PowerOld) {
-		known(&g.power, number(p))
+		known(&g.power, toolout.Watts(p))
 	}
 	if strings.TrimSpace(x.Name) != "" && g.name == "" {
 		g.dead = reasonERR

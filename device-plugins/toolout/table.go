@@ -180,12 +180,27 @@ func numeric(word string) bool {
 	if word == "" {
 		return false
 	}
-	return word[0] >= '0' && word[0] <= '9' || word[0] == '-' || strings.HasPrefix(word, "N/A") || strings.HasPrefix(word, "NA") || strings.HasPrefix(word, "ERR!")
+	return word[0] >= '0' && word[0] <= '9' || word[0] == '-' || word[0] == '[' || strings.Trim(word, "xX") == "" || strings.HasPrefix(word, "N/A") || strings.HasPrefix(word, "NA") || strings.HasPrefix(word, "ERR!")
+}
+
+// Words are the words of a line, with those in brackets, such as "[Not Supported]", taken as one.
+func Words(line string) []string {
+	words := strings.Fields(line)
+	for i := 0; i < len(words); i++ {
+		end := i
+		for strings.Contains(words[i], "[") && end+1 < len(words) && end-i < 3 && !strings.Contains(words[end], "]") {
+			end++
+		}
+		if end > i && strings.Contains(words[end], "]") {
+			words = slices.Replace(words, i, end+1, strings.Join(words[i:end+1], " "))
+		}
+	}
+	return words
 }
 
 // Values splits the text of a cell at its blanks, but keeps a number with its unit, and "used / total", together.
 func Values(cell string) []string {
-	words := strings.Fields(cell)
+	words := Words(cell)
 	values := make([]string, 0, len(words))
 	for i, w := range words {
 		last := len(values) - 1

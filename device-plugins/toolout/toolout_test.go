@@ -84,6 +84,7 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string][2]string{
 		"0 / 32768": {"0", "32768"}, "826/65536MiB": {"826MiB", "65536MiB"}, "85W/400W": {"85W", "400W"},
+		"[N/A] / 250W": {"[N/A]", "250W"}, "826/N/A MiB": {"826MiB", "N/A MiB"}, "826/ERR!MiB": {"826MiB", "ERR!MiB"}, "5/[Not Supported]": {"5", "[Not Supported]"},
 		"N/A/N/A": {"N/A", "N/A"}, "N/A / N/A": {"N/A", "N/A"}, "N/A": {"N/A", ""}, "": {"", ""},
 	} {
 		used, total := toolout.Usage(in)
@@ -148,6 +149,10 @@ func TestValues(t *testing.T) {
 		"248 W     55 °C    283 MB":      {"248W", "55°C", "283MB"},
 		"On          v4.20.11":           {"On", "v4.20.11"},
 		"6 12.8":                         {"6", "12.8"},
+		"[Not Supported] 35C P0":         {"[Not Supported]", "35C", "P0"},
+		"[N/A] / 250W [Unknown Error] x": {"[N/A]/250W", "[Unknown Error]", "x"},
+		"[never closed by anybody here":  {"[never", "closed", "by", "anybody", "here"},
+		"xxxxx / 250W":                   {"xxxxx/250W"},
 	} {
 		if diff := cmp.Diff(want, toolout.Values(in)); diff != "" {
 			t.Errorf("Values(%q) (-want +got):\n%s", in, diff)

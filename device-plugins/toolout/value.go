@@ -137,13 +137,18 @@ func Whole(s string) *int {
 	return &n
 }
 
+var trailingUnit = regexp.MustCompile(`(?:mW|W|[KMG]i?B)$`)
+
 // Usage splits "used / total"; a unit that only the total carries holds for both.
 func Usage(s string) (used, total string) {
 	s = strings.TrimSpace(s)
 	used, total = s, ""
 	from := 0
-	if len(s) >= 3 && strings.EqualFold(s[:3], "n/a") {
+	switch end := strings.IndexByte(s, ']'); {
+	case len(s) >= 3 && strings.EqualFold(s[:3], "n/a"):
 		from = 3
+	case strings.HasPrefix(s, "[") && end > 0:
+		from = end
 	}
 	if i := strings.IndexByte(s[from:], '/'); i >= 0 {
 		used, total = strings.TrimSpace(s[:from+i]), strings.TrimSpace(s[from+i+1:])
@@ -151,6 +156,8 @@ func Usage(s string) (used, total string) {
 	if _, unit, ok := Quantity(used); ok && unit == "" {
 		if _, unit, ok = Quantity(total); ok {
 			used += unit
+		} else if m := trailingUnit.FindString(total); m != "" { // the total says nothing, its unit still does
+			used += m
 		}
 	}
 	return used, total
