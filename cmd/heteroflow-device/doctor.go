@@ -68,14 +68,22 @@ func examine(ctx context.Context, cfg device.Config, file string, log hclog.Logg
 // record looks at the machine and makes a bundle of it, masked. It is played at once, to say what of it plays otherwise.
 func record(ctx context.Context, cfg device.Config, log hclog.Logger) (device.Diagnosis, bundle.Bundle, error) {
 	files, tools := hostfs.Record(cfg.Root), vendorcli.Record(vendorcli.Host{})
-	d, err := device.Diagnose(ctx, cfg, detectorsOf(machine{files: files.Files(), tools: tools}, log), files.Files(), log)
+	empty, forget, err := emptyState(log)
 	if err != nil {
 		return device.Diagnosis{}, bundle.Bundle{}, err
 	}
+	defer forget()
+	fresh := cfg
+	fresh.StateDir = empty // the forms of cards are no matter of the machine
+	d, err := device.Diagnose(ctx, fresh, detectorsOf(machine{files: files.Files(), tools: tools}, log), files.Files(), log)
+	if err != nil {
+		return device.Diagnosis{}, bundle.Bundle{}, err
+	}
+	kernel, distro := bundle.Versions(files.Files())
 	raw := bundle.Bundle{
 		About: bundle.About{
 			Format: bundle.Format, Made: time.Now().UTC().Truncate(time.Second), Version: version.Version, System: runtime.GOOS + "/" + runtime.GOARCH,
-			Config: played(cfg),
+			Kernel: kernel, Distro: distro, Config: played(cfg),
 		},
 		Calls: tools.Recording(), Snapshot: files.Snapshot(),
 	}
@@ -99,6 +107,19 @@ func record(ctx context.Context, cfg device.Config, log hclog.Logger) (device.Di
 		b.About.Library = "NVIDIA's cards were read through its library, NVML. That cannot be played again: a replay reads what nvidia-smi printed."
 	}
 	return d, b, err
+}
+
+// emptyState makes a state folder of a plugin that has not run yet, and a function that removes it.
+func emptyState(log hclog.Logger) (string, func(), error) {
+	empty, err := os.MkdirTemp("", "heteroflow-doctor-")
+	if err != nil {
+		return "", nil, fmt.Errorf("make a folder for the doctor: %w", err)
+	}
+	return empty, func() {
+		if err := os.RemoveAll(empty); err != nil {
+			log.Warn("folder of the doctor stays", "error", err)
+		}
+	}, nil
 }
 
 func sources(c device.FoundCard) []string {
@@ -183,15 +204,11 @@ func played(cfg device.Config) map[string]string {
 // replay plays a bundle: the same detectors on the recorded machine.
 func replay(ctx context.Context, b bundle.Bundle, log hclog.Logger) (device.Diagnosis, error) {
 	cfg := device.DefaultConfig()
-	empty, err := os.MkdirTemp("", "heteroflow-replay-") // the plugin's own state is this machine's, not the recorded one's
+	empty, forget, err := emptyState(log)
 	if err != nil {
-		return device.Diagnosis{}, fmt.Errorf("make a folder for the replay: %w", err)
+		return device.Diagnosis{}, err
 	}
-	defer func() {
-		if err := os.RemoveAll(empty); err != nil {
-			log.Warn("folder of the replay stays", "error", err)
-		}
-	}()
+	defer forget()
 	cfg.StateDir, cfg.NvidiaSMI, cfg.HAMiLibrary = empty, b.About.Config["nvidia_smi"], b.About.Config["hami_library"]
 	m := machine{files: b.Files(), tools: b.Tools(), recorded: true}
 	return device.Diagnose(ctx, cfg, detectorsOf(m, log), m.files, log)

@@ -69,6 +69,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	var found any
 	var err error
 	switch {
+	case !*diagnosing && *bundleFile+*replayFile != "":
+		return errors.New("-bundle and -replay need -diagnose: write it before them")
 	case *diagnosing && *bundleFile != "" && *replayFile != "":
 		return errors.New("-bundle and -replay are of two machines: write one of them")
 	case *diagnosing && *replayFile != "":

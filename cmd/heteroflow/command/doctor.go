@@ -36,11 +36,19 @@ func doctorCommand(env Env) *command {
 	c := newCommand(env, "Check what HeteroFlow needs, and say what to do", "")
 	c.about = `
 Each line is ok, warn or fail. Parts that are named by NOMAD_ADDR, CONSUL_HTTP_ADDR and DATABASE_URL are asked from
-this machine; without them, what the placement service says counts. The exit code is 2 when something failed.`
+this machine; without them, what the placement service says counts. The exit code is 2 when something failed.
+
+-bundle packs what the tools and the kernel said of this machine's cards into a file, with numbers of single cards, names of
+hosts and users, addresses, command lines and tokens masked; -replay tells of the machine that such a file was made on.`
 	conn, out := c.withConnection(), c.withOutput()
 	bin := c.flags.String("bin-dir", "", "`folder` of heteroflow-device (default: beside this program)")
 	state := c.flags.String("state-dir", "/var/lib/heteroflow", "`folder` of the device plugin's state, with the history of the cards")
+	into := c.flags.String("bundle", "", "pack what was read of this machine's cards into this new `file`, such as node.tar.gz")
+	from := c.flags.String("replay", "", "tell of the machine that this `file` was packed on, and of nothing else")
 	c.run = func(ctx context.Context, _ []string) error {
+		if *into != "" && *from != "" {
+			return &usageError{"-bundle and -replay are of two machines: write one of them"}
+		}
 		if *bin == "" {
 			own, err := os.Executable()
 			if err != nil {
@@ -48,15 +56,27 @@ this machine; without them, what the placement service says counts. The exit cod
 			}
 			*bin = filepath.Dir(own)
 		}
-		findings := runChecks(ctx, []check{
+		plugin := []string{"-state-dir", *state}
+		if *into != "" {
+			plugin = append(plugin, "-bundle", *into)
+		}
+		checks := []check{
 			func(ctx context.Context) []finding { return c.checkService(ctx, conn) },
 			func(ctx context.Context) []finding { return c.checkNodes(ctx, conn) },
 			func(ctx context.Context) []finding { return c.checkQueue(ctx, conn) },
 			func(ctx context.Context) []finding { return c.checkNomad(ctx, conn) },
 			c.checkConsul, c.checkDatabase, checkDocker,
-			func(ctx context.Context) []finding { return checkCards(ctx, filepath.Join(*bin, "heteroflow-device")) },
+			func(ctx context.Context) []finding {
+				return checkCards(ctx, filepath.Join(*bin, "heteroflow-device"), plugin, *out.verbose)
+			},
 			func(context.Context) []finding { return checkHistory(*state) },
-		})
+		}
+		if *from != "" {
+			checks = []check{func(ctx context.Context) []finding {
+				return checkCards(ctx, filepath.Join(*bin, "heteroflow-device"), []string{"-replay", *from}, *out.verbose)
+			}}
+		}
+		findings := runChecks(ctx, checks)
 		if err := c.print(out, findings, nil, func() error { return c.printf("%s", findingText(findings)) }); err != nil {
 			return err
 		}

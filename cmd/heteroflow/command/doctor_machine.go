@@ -11,7 +11,12 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/heteroflow/heteroflow/device-plugins/device"
+	"github.com/heteroflow/heteroflow/device-plugins/diagnose"
+	"github.com/heteroflow/heteroflow/device-plugins/diagnose/bundle"
+	"github.com/heteroflow/heteroflow/device-plugins/diagnose/mask"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 )
 
@@ -29,52 +34,173 @@ func checkDocker(ctx context.Context) []finding {
 	return []finding{ok("Docker", "%s, version %s", host, info.Version)}
 }
 
-// checkCards has the device plugin look at the cards of this machine.
-func checkCards(ctx context.Context, program string) []finding {
+// checkCards has the device plugin look at the cards of this machine, or of the one that a bundle was made of, and say
+// what is missing. With a file the plugin packs what it read into it.
+func checkCards(ctx context.Context, program string, args []string, verbose bool) []finding {
 	const name = "cards here"
 	if _, err := os.Stat(program); err != nil {
 		return []finding{warn(name, "build all programs with \"make build\", or name their folder with -bin-dir", "cannot be looked for: %s is missing", program)}
 	}
-	cmd := exec.CommandContext(ctx, program, "-once", "-state-dir", os.TempDir())
+	cmd := exec.CommandContext(ctx, program, append([]string{"-diagnose"}, args...)...)
+	cmd.WaitDelay = time.Second // a tool that it started may hold its output
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		return []finding{fail(name, "run \""+program+" -diagnose\" by hand, and look at \"sudo dmesg\" for a card or driver that does not answer", "cannot be looked for: the device plugin does not answer after %s", checkTime)}
+	}
 	if err != nil {
-		return []finding{fail(name, "run \""+program+" -once\" by hand", "cannot be looked for: %s %s", err, strings.TrimSpace(stderr.String()))}
+		return []finding{fail(name, "run \""+program+" -diagnose\" by hand", "cannot be looked for: %s %s", err, strings.TrimSpace(stderr.String()))}
 	}
-	var list struct {
-		Sources []struct {
-			Name  string `json:"name"`
-			Error string `json:"error"`
-		} `json:"sources"`
-		Cards []struct {
-			Vendor, Model, Reason string
-			Healthy               bool
-		} `json:"cards"`
+	var d struct {
+		device.Diagnosis
+		Bundle *struct {
+			File string `json:"file"`
+			bundle.About
+		} `json:"bundle"`
 	}
-	if err := json.Unmarshal(out, &list); err != nil {
+	if err := json.Unmarshal(out, &d); err != nil {
 		return []finding{fail(name, "use one version of both programs", "%s prints something else: %s", program, err)}
 	}
-	var all []finding
-	models, sick := map[string]int{}, 0
-	for _, card := range list.Cards {
-		models[card.Vendor+" "+card.Model]++
+	all := cardFindings(name, d.Diagnosis, verbose)
+	if d.Bundle != nil {
+		all = append(all, bundleFinding(d.Bundle.File, d.Bundle.About, !slices.Contains(args, "-replay")))
+	}
+	return all
+}
+
+// cardFindings tells what was found, brand by brand.
+func cardFindings(name string, d device.Diagnosis, verbose bool) []finding {
+	models := map[string]int{}
+	var sick, all []finding
+	for _, card := range d.Cards {
+		models[string(card.Vendor)+" "+card.Model]++
 		if !card.Healthy {
-			sick++
-			all = append(all, warn(name, "", "a %s %s is not healthy: %s", card.Vendor, card.Model, card.Reason))
+			sick = append(sick, partOf(warn(string(card.Vendor), "", "a %s is not healthy: %s", card.Model, card.Reason)))
 		}
 	}
-	for _, source := range list.Sources {
+	for _, source := range d.Sources {
 		if source.Error != "" {
-			all = append(all, warn(name, "", "%s: %s", source.Name, source.Error))
+			sick = append(sick, partOf(warn(string(source.Vendor), "", "%s", source.Error)))
 		}
 	}
-	if len(models) == 0 {
-		return append(all, ok(name, "none"))
+	var absent []string
+	for _, b := range d.Brands {
+		if b.Present || verbose {
+			all = append(all, brandFindings(b)...)
+		}
+		if !b.Present {
+			absent = append(absent, string(b.Vendor))
+		}
+	}
+	for _, f := range d.Unclaimed {
+		all = append(all, partOf(warn("unknown", "tell us of it: heteroflow doctor -bundle FILE.tar.gz", "the accelerator %s at %s is of no brand that is known here", f.ID, f.Address)))
 	}
 	words := make([]string, 0, len(models))
 	for _, model := range slices.Sorted(maps.Keys(models)) {
 		words = append(words, fmt.Sprintf("%d × %s", models[model], model))
 	}
-	return append([]finding{ok(name, "%s", strings.Join(words, ", "))}, all...)
+	first := ok(name, "%s", strings.Join(words, ", "))
+	switch {
+	case len(models) == 0 && len(all)+len(sick) == 0:
+		return []finding{ok(name, "none: no accelerator shows on the PCI bus or by a device node. Jobs that need none run here, and nothing is missing for them")}
+	case len(models) == 0:
+		first = ok(name, "none")
+	}
+	all = append(append([]finding{first}, all...), sick...)
+	if len(absent) > 0 && len(absent) < len(d.Brands) && !verbose {
+		all = append(all, partOf(ok("others", "nothing shows of %s", strings.Join(absent, ", "))))
+	}
+	return all
+}
+
+// brandFindings tells of one brand what is there, how it was read, and what is missing.
+func brandFindings(b diagnose.Brand) []finding {
+	name := string(b.Vendor)
+	there := fmt.Sprintf("%d on the PCI bus, %d listed, %d usable", len(b.Bus), b.Cards, b.Usable)
+	if !b.Present {
+		there = "nothing shows"
+	}
+	for _, m := range b.Modules {
+		if m.Loaded {
+			there += ", module " + strings.TrimSpace(m.Name+" "+m.Version)
+		}
+	}
+	if len(b.Nodes) > 0 {
+		there += fmt.Sprintf(", %d device nodes", len(b.Nodes))
+	}
+	all := []finding{partOf(ok(name, "%s; tried in this order: %s", there, pathsText(b.Paths)))}
+	for _, note := range b.Notes {
+		all = append(all, partOf(ok(name, "%s", note)))
+	}
+	for _, l := range b.Lacks {
+		advice := l.Do
+		if l.See != "" {
+			advice += " (" + l.See + ")"
+		}
+		tell := warn
+		if b.Usable == 0 && l.Kind != diagnose.NoRuntime && l.Kind != diagnose.NoDockerSetup {
+			tell = fail
+		}
+		all = append(all, partOf(tell(name, strings.TrimSpace(advice), "%s: %s", strings.ReplaceAll(string(l.Kind), "_", " "), l.What)))
+	}
+	return all
+}
+
+// pathsText tells how the ways to read the cards fared. Neighbours that fared alike are told together.
+func pathsText(paths []diagnose.Path) string {
+	var texts []string
+	names, last := []string{}, ""
+	flush := func() {
+		if len(names) > 0 {
+			texts = append(texts, strings.Join(names, ", ")+": "+last)
+		}
+	}
+	for _, p := range paths {
+		text := strings.ReplaceAll(string(p.State), "_", " ")
+		if p.Detail != "" {
+			text += " (" + p.Detail + ")"
+		}
+		if forms := formsOf(p); forms != "" {
+			text += ", printing " + forms
+		}
+		if text != last {
+			flush()
+			names, last = nil, text
+		}
+		names = append(names, p.Name)
+	}
+	flush()
+	return strings.Join(texts, "; ")
+}
+
+// formsOf are the forms in which a tool answered, in their order.
+func formsOf(p diagnose.Path) string {
+	var forms []string
+	for _, c := range p.Calls {
+		if c.Form != "nothing" && !slices.Contains(forms, c.Form) {
+			forms = append(forms, c.Form)
+		}
+	}
+	return strings.Join(forms, ", ")
+}
+
+// bundleFinding says what was masked, and what does not play as it was.
+func bundleFinding(file string, about bundle.About, written bool) finding {
+	var masked []string
+	for _, kind := range mask.Kinds() {
+		masked = append(masked, fmt.Sprintf("%d %s", about.Masked[kind], kind))
+	}
+	text := fmt.Sprintf("%s of %s, made %s. Masked: %s", file, about.System, moment(&about.Made), strings.Join(masked, ", "))
+	if about.Library != "" {
+		text += ". " + about.Library
+	}
+	if len(about.Differs) > 0 {
+		text += ". A replay finds something else than the machine for " + strings.Join(about.Differs, ", ")
+	}
+	f := ok("bundle", "%s", text)
+	if written {
+		f.Advice = "look through it before you send it: a tool that we do not know may print what we do not look for"
+	}
+	return f
 }

@@ -32,6 +32,8 @@ type About struct {
 	Made    time.Time         `json:"made"`
 	Version string            `json:"version"` // of the plugin
 	System  string            `json:"system"`  // of its build, such as linux/amd64
+	Kernel  string            `json:"kernel,omitempty"`
+	Distro  string            `json:"distribution,omitempty"`
 	Config  map[string]string `json:"config,omitempty"`
 	// Masked is how many different private details of each kind were masked.
 	Masked map[mask.Kind]int `json:"masked"`
@@ -46,6 +48,26 @@ func (b Bundle) Files() hostfs.FS { return hostfs.Replay(b.Snapshot) }
 
 // Tools runs the recorded machine's tools.
 func (b Bundle) Tools() vendorcli.Runner { return vendorcli.Replay(b.Calls) }
+
+// Versions tells kernel and distribution of a machine; empty where it does not say.
+func Versions(files hostfs.FS) (kernel, distro string) {
+	kernel, err := files.Text("proc/sys/kernel/osrelease")
+	if err != nil {
+		kernel = ""
+	}
+	distro, err = files.Brief(func(text string) string {
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "PRETTY_NAME=") {
+				return line
+			}
+		}
+		return ""
+	}, "etc/os-release")
+	if err != nil {
+		distro = ""
+	}
+	return kernel, strings.Trim(strings.TrimPrefix(distro, "PRETTY_NAME="), `"`)
+}
 
 // Learn has a masker learn from all texts of the bundle. Knowers are asked about what tools printed.
 func (b Bundle) Learn(m *mask.Masker, knowers ...mask.Knower) {
@@ -132,7 +154,7 @@ func masked(m *mask.Masker, value any) any {
 // readme is what the bundle says to a person who opens it.
 func (b Bundle) readme() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, `This is a diagnostic bundle of heteroflow-device %s, made %s on %s.
+	fmt.Fprintf(&s, `This is a diagnostic bundle of heteroflow-device %s, made %s on %s %s %s.
 
   findings.json   what the device plugin found, and what is missing
   calls/          what every tool printed; bundle.json has the arguments, exit status and time of each call
@@ -142,7 +164,7 @@ func (b Bundle) readme() string {
 Play it again, on any machine: heteroflow doctor -replay FILE
 
 Masked, each value by one pseudonym throughout this bundle:
-`, b.About.Version, b.About.Made.UTC().Format(time.RFC3339), b.About.System)
+`, b.About.Version, b.About.Made.UTC().Format(time.RFC3339), b.About.System, b.About.Distro, b.About.Kernel)
 	for _, kind := range mask.Kinds() {
 		fmt.Fprintf(&s, "  %-28s %d\n", kind, b.About.Masked[kind])
 	}

@@ -46,7 +46,7 @@ func Open(file string) (b Bundle, err error) {
 func Read(r io.Reader) (Bundle, error) {
 	zipped, err := gzip.NewReader(&limited{from: r, left: mostZipped, what: "packed"})
 	if err != nil {
-		return Bundle{}, refused("read it", err)
+		return Bundle{}, refused("it is no .tar.gz file that heteroflow doctor wrote", err)
 	}
 	bodies, err := unpack(tar.NewReader(&limited{from: zipped, left: mostBytes, what: "unpacked"}))
 	if err != nil {
