@@ -112,8 +112,9 @@ type Backend interface {
 	Reconcile(ctx context.Context, live map[ID]Ask) error
 }
 
-// Joiner is a backend whose setups for several cards of one task need more than to be laid beside each other. It gets them
-// in the order of Ask.Position and returns one.
+// Joiner is a backend whose setups for several cards of one task need more than to be laid beside each other: without it two
+// setups that give one variable two values are refused. It gets them in the order of Ask.Position and returns one, whose
+// Visible names all cards, separated by commas.
 type Joiner interface {
 	Join(setups []Setup) (Setup, error)
 }

@@ -1,0 +1,137 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Order says which backends of a brand are used for slices and in which order they are tried. A brand without a row uses all
+// of them in the registry's order. Bronze needs no mention: it is there for those who ask for it.
+type Order map[accel.Vendor][]string
+
+// Check refuses names that the registry does not have, each with what can be written.
+func (o Order) Check(r *Registry) error {
+	var problems []error
+	for _, v := range accel.Vendors() {
+		var known []string
+		for _, b := range r.Of(v) {
+			if b.Vendor() == v && slices.Contains(b.Describe().Forms, accel.Shared) {
+				known = append(known, b.Name())
+			}
+		}
+		for _, name := range o[v] {
+			switch {
+			case slices.Contains(known, name):
+			case len(known) == 0:
+				problems = append(problems, fmt.Errorf("share.%s: %q is not known: this brand's slices are bronze only, leave the list out", v, name))
+			default:
+				problems = append(problems, fmt.Errorf("share.%s: %q is not known: write some of %s", v, name, strings.Join(known, ", ")))
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// NoBackendError says that no backend can make a share on this node.
+type NoBackendError struct {
+	Ask     Ask
+	Reasons []string // one for each backend that would have fitted
+}
+
+func (e *NoBackendError) Error() string {
+	what := "a share"
+	if e.Ask.QoS != "" {
+		what = fmt.Sprintf("a %s share", e.Ask.QoS)
+	}
+	text := fmt.Sprintf("%s of %s card %s cannot be made on this node", what, e.Ask.Vendor, e.Ask.Card.UUID)
+	if len(e.Reasons) == 0 {
+		return text + ": nothing here makes one of this brand: ask for another qos, or for the whole card"
+	}
+	return text + ": " + strings.Join(e.Reasons, "; ")
+}
+
+// choose finds who makes the share: nil for a card that the task has to itself.
+func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
+	if a.whole() {
+		return nil, nil
+	}
+	refused := &NoBackendError{Ask: a}
+	for _, b := range m.candidates(a) {
+		err := b.Probe(ctx)
+		if err == nil {
+			return b, nil
+		}
+		refused.Reasons = append(refused.Reasons, b.Name()+": "+err.Error())
+	}
+	return nil, refused
+}
+
+// whole reports whether the task has the card to itself.
+func (a Ask) whole() bool {
+	return a.Form == accel.Whole || a.Form == accel.Partition || a.Form == accel.Shared && a.MemoryMiB == 0
+}
+
+// candidates are the backends that may make the share, best first: of the quality asked, then of a better one; without one
+// asked, the best there is.
+func (m *Manager) candidates(a Ask) []Backend {
+	var fit []Backend
+	for _, b := range m.ordered(a.Vendor, a.Form) {
+		if rank(b.Describe().QoS) >= rank(a.QoS) && (a.QoS != accel.Bronze || b.Describe().QoS == accel.Bronze) {
+			fit = append(fit, b)
+		}
+	}
+	slices.SortStableFunc(fit, func(x, y Backend) int {
+		by := rank(x.Describe().QoS) - rank(y.Describe().QoS)
+		if a.QoS == "" {
+			return -by
+		}
+		return by
+	})
+	return fit
+}
+
+// ordered are the brand's backends for cards of this form, in the order in which they are tried.
+func (m *Manager) ordered(v accel.Vendor, form accel.Form) []Backend {
+	var all []Backend
+	for _, b := range m.registry.Of(v) {
+		if slices.Contains(b.Describe().Forms, form) {
+			all = append(all, b)
+		}
+	}
+	order, given := m.order[v]
+	if !given || form != accel.Shared {
+		return all
+	}
+	all = slices.DeleteFunc(all, func(b Backend) bool { return b.Vendor() == v && !slices.Contains(order, b.Name()) })
+	at := func(b Backend) int {
+		if i := slices.Index(order, b.Name()); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	slices.SortStableFunc(all, func(x, y Backend) int { return at(x) - at(y) })
+	return all
+}
+
+// rank orders the qualities of service; none asked is below all.
+func rank(q accel.QoS) int {
+	return slices.Index([]accel.QoS{accel.Bronze, accel.Silver, accel.Gold}, q)
+}
+
+// Usable are the names of a brand's usable backends, and for the others the sentence that says what is missing.
+func (m *Manager) Usable(ctx context.Context, v accel.Vendor) (usable []Backend, missing map[string]error) {
+	missing = map[string]error{}
+	for _, b := range m.registry.Of(v) {
+		if err := b.Probe(ctx); err != nil {
+			missing[b.Name()] = err
+			continue
+		}
+		usable = append(usable, b)
+	}
+	return usable, missing
+}

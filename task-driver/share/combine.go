@@ -1,0 +1,125 @@
+package share
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// Combined is what all shares of one task need together. It is kept in the task's record.
+type Combined struct {
+	Setup
+	// VisibleAs is what stands for a card in the brands' variables, by UUID; empty for one that another's text covers.
+	// Cards that are not in it stand for themselves.
+	VisibleAs map[string]string `json:"visible_as,omitempty"`
+	// Hidden are cards whose own device nodes the task must not get.
+	Hidden []string `json:"hidden,omitempty"`
+	// QoS is the weakest of the shares'; empty when all cards are the task's own.
+	QoS accel.QoS `json:"share_qos,omitempty"`
+}
+
+// Combine lays the setups of a task's shares together. The error says that two of them cannot be had at once.
+func Combine(made []Made) (Combined, error) {
+	c := Combined{VisibleAs: map[string]string{}}
+	c.Env = map[string]string{}
+	for _, group := range groups(made) {
+		setups, err := joined(group)
+		if err != nil {
+			return Combined{}, err
+		}
+		for i, one := range group {
+			if one.Isolation != nil && (c.QoS == "" || rank(one.Isolation.QoS) < rank(c.QoS)) {
+				c.QoS = one.Isolation.QoS
+			}
+			s := setups[min(i, len(setups)-1)]
+			covered := i >= len(setups) // by the setup that was joined
+			if s.Instead {
+				c.Hidden = append(c.Hidden, one.Ask.Card.UUID)
+			}
+			switch {
+			case s.Visible != "" && covered:
+				c.VisibleAs[one.Ask.Card.UUID] = ""
+			case s.Visible != "":
+				c.VisibleAs[one.Ask.Card.UUID] = s.Visible
+			}
+			if covered {
+				continue
+			}
+			if err := c.add(s, one); err != nil {
+				return Combined{}, err
+			}
+		}
+	}
+	return c, nil
+}
+
+// groups are the shares by backend, in the order in which backends and cards come first; whole cards have none to add.
+func groups(made []Made) [][]Made {
+	var out [][]Made
+	for _, one := range made {
+		if one.by == nil {
+			continue
+		}
+		at := slices.IndexFunc(out, func(g []Made) bool { return g[0].by == one.by && g[0].Ask.Vendor == one.Ask.Vendor })
+		if at < 0 {
+			out = append(out, []Made{one})
+			continue
+		}
+		out[at] = append(out[at], one)
+	}
+	return out
+}
+
+// joined are the setups of one backend's shares: one for each, or one for all when the backend joins them.
+func joined(group []Made) ([]Setup, error) {
+	var setups []Setup
+	for _, one := range group {
+		setups = append(setups, one.Setup)
+	}
+	j, ok := group[0].by.(Joiner)
+	if !ok || len(group) == 1 {
+		return setups, nil
+	}
+	s, err := j.Join(setups)
+	if err != nil {
+		return nil, fmt.Errorf("use %d cards of %s by %s in one task: %w", len(group), group[0].Ask.Vendor, group[0].Backend, err)
+	}
+	return []Setup{s}, nil
+}
+
+// add lays one setup beside the others.
+func (c *Combined) add(s Setup, of Made) error {
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		if other, set := c.Env[name]; set && other != s.Env[name] {
+			return fmt.Errorf("card %s by %s needs %s=%q, another of the task's cards %q: ask for cards of one kind, or in two tasks",
+				of.Ask.Card.UUID, of.Backend, name, s.Env[name], other)
+		}
+		c.Env[name] = s.Env[name]
+	}
+	for _, m := range s.Mounts {
+		at := slices.IndexFunc(c.Mounts, func(o Mount) bool { return o.Target == m.Target })
+		if at >= 0 && c.Mounts[at].Source != m.Source {
+			return fmt.Errorf("card %s by %s needs %s at %s, where another of the task's cards needs %s: ask for cards of one kind, or in two tasks",
+				of.Ask.Card.UUID, of.Backend, m.Source, m.Target, c.Mounts[at].Source)
+		}
+		if at < 0 {
+			c.Mounts = append(c.Mounts, m)
+		}
+	}
+	for _, n := range s.Nodes {
+		if !slices.Contains(c.Nodes, n) {
+			c.Nodes = append(c.Nodes, n)
+		}
+	}
+	if s.Runtime != "" && c.Runtime != "" && c.Runtime != s.Runtime {
+		return fmt.Errorf("card %s by %s needs the container runtime %s, another of the task's cards %s: ask for cards of one kind, or in two tasks",
+			of.Ask.Card.UUID, of.Backend, s.Runtime, c.Runtime)
+	}
+	if s.Runtime != "" {
+		c.Runtime = s.Runtime
+	}
+	c.IPCHost = c.IPCHost || s.IPCHost
+	return nil
+}
