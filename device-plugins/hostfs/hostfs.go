@@ -156,9 +156,13 @@ const pciFolder = "sys/bus/pci/devices"
 // cannot be read are left out and reported in the error beside the others.
 func (f FS) Accelerators(vendor string) ([]PCIDevice, error) {
 	all, err := f.PCIDevices()
-	return slices.DeleteFunc(all, func(d PCIDevice) bool {
-		return d.Vendor != vendor || !slices.Contains(acceleratorClasses, d.Class)
-	}), err
+	var cards []PCIDevice
+	for _, d := range all {
+		if d.Vendor == vendor && slices.Contains(acceleratorClasses, d.Class) {
+			cards = append(cards, d)
+		}
+	}
+	return cards, err
 }
 
 // PCIDevices lists all functions, ordered by address. Devices that cannot be read are left out and reported in the
