@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
@@ -86,7 +87,7 @@ func (d *Detector) Secrets(text string) []mask.Secret {
 			}
 		}
 		for _, p := range c.Processes {
-			all = append(all, mask.Secret{Kind: mask.Command, Value: p.Name})
+			all = append(all, mask.Secret{Kind: mask.Command, Value: p.Name, With: strconv.Itoa(p.PID)})
 		}
 	}
 	return all

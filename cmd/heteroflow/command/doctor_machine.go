@@ -127,7 +127,11 @@ func brandFindings(b diagnose.Brand) []finding {
 		}
 	}
 	if len(b.Nodes) > 0 {
-		there += fmt.Sprintf(", %d device nodes", len(b.Nodes))
+		const most = 6
+		there += ", " + strings.Join(b.Nodes[:min(len(b.Nodes), most)], " ")
+		if len(b.Nodes) > most {
+			there += fmt.Sprintf(" and %d more", len(b.Nodes)-most)
+		}
 	}
 	all := []finding{partOf(ok(name, "%s; tried in this order: %s", there, pathsText(b.Paths)))}
 	for _, note := range b.Notes {
@@ -193,7 +197,7 @@ func bundleFinding(file string, about bundle.About, written bool) finding {
 	}
 	text := fmt.Sprintf("%s of %s, made %s. Masked: %s", file, about.System, moment(&about.Made), strings.Join(masked, ", "))
 	if about.Library != "" {
-		text += ". " + about.Library
+		text += ". " + strings.TrimSuffix(about.Library, ".")
 	}
 	if len(about.Differs) > 0 {
 		text += ". A replay finds something else than the machine for " + strings.Join(about.Differs, ", ")
