@@ -43,9 +43,10 @@ lint: ## format, vet and static checks
 
 cross: ## build and vet for linux/amd64, linux/arm64 and windows/amd64, all without cgo
 	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 $(GO) vet ./...
+	CGO_ENABLED=0 $(GO) test -run WithoutCgo ./device-plugins/nvidia
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) vet ./...
 	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) build ./...
-	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./device-plugins/... ./gateway/... ./cmd/heteroflow-device ./cmd/heteroflow/command
+	CGO_ENABLED=0 GOOS=windows GOARCH=amd64 $(GO) vet ./device-plugins/... ./gateway/... ./cmd/heteroflow/command
 
 verify: ## check that generated files and go.mod are current
 	$(GO) mod tidy -diff
