@@ -46,7 +46,11 @@ const noOrdinal = "999"
 // VisibleEnv is the environment that lets a task see exactly the given cards: every variable of every brand,
 // either listing the granted cards of that brand in the order given or hiding all. Set it last, after the job's
 // env, templates and image defaults. Where two brands read one variable, the brand that was granted cards wins.
-func VisibleEnv(cards []Card) map[string]string {
+func VisibleEnv(cards []Card) map[string]string { return VisibleEnvAs(cards, nil) }
+
+// VisibleEnvAs is VisibleEnv with another name for some cards, by UUID: what a part of a card is shown by, such as the UUID
+// of a MIG device.
+func VisibleEnvAs(cards []Card, names map[string]string) map[string]string {
 	env := map[string]string{}
 	granted := map[Vendor][]Card{}
 	for _, c := range cards {
@@ -67,9 +71,12 @@ func VisibleEnv(cards []Card) map[string]string {
 		for _, show := range visibleVars[v] {
 			ids := make([]string, 0, len(own))
 			for _, c := range own {
-				if show.byUUID {
+				switch {
+				case names[c.UUID] != "":
+					ids = append(ids, names[c.UUID])
+				case show.byUUID:
 					ids = append(ids, c.UUID)
-				} else {
+				default:
 					ids = append(ids, strconv.Itoa(c.Index))
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -55,14 +56,17 @@ func (e *NoBackendError) Error() string {
 	return text + ": " + strings.Join(e.Reasons, "; ")
 }
 
-// choose finds who makes the share: nil for a card that the task has to itself.
+// simulated begins the UUID of a card that device plugins invent: there is nothing to divide.
+const simulated = "SIM-"
+
+// choose finds who makes the share: nil for a card that the task has to itself, and for one that is simulated.
 func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
-	if a.whole() {
+	if a.whole() || strings.HasPrefix(a.Card.UUID, simulated) {
 		return nil, nil
 	}
 	refused := &NoBackendError{Ask: a}
 	for _, b := range m.candidates(a) {
-		err := b.Probe(ctx)
+		err := m.probe(ctx, b)
 		if err == nil {
 			return b, nil
 		}
@@ -76,12 +80,15 @@ func (a Ask) whole() bool {
 	return a.Form == accel.Whole || a.Form == accel.Partition || a.Form == accel.Shared && a.MemoryMiB == 0
 }
 
+// exclusive reports whether the share leaves no room for another on its card.
+func (a Ask) exclusive() bool { return a.whole() || a.MemoryMiB == 0 }
+
 // candidates are the backends that may make the share, best first: of the quality asked, then of a better one; without one
 // asked, the best there is.
 func (m *Manager) candidates(a Ask) []Backend {
 	var fit []Backend
 	for _, b := range m.ordered(a.Vendor, a.Form) {
-		if rank(b.Describe().QoS) >= rank(a.QoS) && (a.QoS != accel.Bronze || b.Describe().QoS == accel.Bronze) {
+		if rank(b.Describe().QoS) >= rank(a.QoS) && (a.QoS != accel.Bronze || a.Form != accel.Shared || b.Describe().QoS == accel.Bronze) {
 			fit = append(fit, b)
 		}
 	}
@@ -123,15 +130,71 @@ func rank(q accel.QoS) int {
 	return slices.Index([]accel.QoS{accel.Bronze, accel.Silver, accel.Gold}, q)
 }
 
-// Usable are the names of a brand's usable backends, and for the others the sentence that says what is missing.
-func (m *Manager) Usable(ctx context.Context, v accel.Vendor) (usable []Backend, missing map[string]error) {
-	missing = map[string]error{}
-	for _, b := range m.registry.Of(v) {
-		if err := b.Probe(ctx); err != nil {
-			missing[b.Name()] = err
-			continue
-		}
-		usable = append(usable, b)
+// probeAgain is how long a backend counts as usable after a probe has passed. One that did not pass is asked every time.
+const probeAgain = time.Minute
+
+// probe asks whether a backend is usable.
+func (m *Manager) probe(ctx context.Context, b Backend) error {
+	now := m.clock.Now()
+	m.mu.Lock()
+	at, passed := m.passed[b]
+	m.mu.Unlock()
+	if passed && now.Sub(at) < probeAgain && !now.Before(at) {
+		return nil
 	}
-	return usable, missing
+	if err := b.Probe(ctx); err != nil {
+		m.forget(b)
+		return err
+	}
+	m.mu.Lock()
+	m.passed[b] = now
+	m.mu.Unlock()
+	return nil
+}
+
+// forget has a backend probed again.
+func (m *Manager) forget(b Backend) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.passed, b)
+}
+
+// Usable asks every backend whether it is usable: nil, or the sentence that says what is missing, in the registry's order.
+// They are asked at the same time; one that does not answer before ctx ends counts as not usable.
+func (m *Manager) Usable(ctx context.Context) []Usable {
+	all := m.registry.All()
+	answers := make(chan Usable, len(all))
+	for _, b := range all {
+		go func() { answers <- Usable{Backend: b, Missing: m.probeSafely(ctx, b)} }()
+	}
+	out := make([]Usable, len(all))
+	for i, b := range all {
+		out[i] = Usable{Backend: b, Missing: errors.New("it does not answer")}
+	}
+	for range all {
+		select {
+		case u := <-answers:
+			at := slices.IndexFunc(all, func(b Backend) bool { return b == u.Backend })
+			out[at] = u
+		case <-ctx.Done():
+			return out
+		}
+	}
+	return out
+}
+
+// Usable is one backend and what keeps it from being used; nil for nothing.
+type Usable struct {
+	Backend Backend
+	Missing error
+}
+
+// probeSafely turns a panic of a probe into an answer.
+func (m *Manager) probeSafely(ctx context.Context, b Backend) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the probe panics: %v", p)
+		}
+	}()
+	return m.probe(ctx, b)
 }

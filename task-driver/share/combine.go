@@ -10,20 +10,29 @@ import (
 
 // Combined is what all shares of one task need together. It is kept in the task's record.
 type Combined struct {
+	// Setup has what holds for the whole task. Its Visible and Instead are empty: see Cards.
 	Setup
-	// VisibleAs is what stands for a card in the brands' variables, by UUID; empty for one that another's text covers.
-	// Cards that are not in it stand for themselves.
-	VisibleAs map[string]string `json:"visible_as,omitempty"`
-	// Hidden are cards whose own device nodes the task must not get.
-	Hidden []string `json:"hidden,omitempty"`
-	// QoS is the weakest of the shares'; empty when all cards are the task's own.
+	// Cards is what each share says of its own card, by UUID: Visible, Nodes, Instead and Runtime. A card of the task's own is
+	// not in it.
+	Cards map[string]Setup `json:"cards,omitempty"`
+	// QoS is the weakest of the shares'; empty without a share.
 	QoS accel.QoS `json:"share_qos,omitempty"`
+}
+
+// VisibleAs is what stands for the cards in the brands' variables, by UUID; cards that are not in it stand for themselves.
+func (c Combined) VisibleAs() map[string]string {
+	names := map[string]string{}
+	for uuid, s := range c.Cards {
+		if s.Visible != "" {
+			names[uuid] = s.Visible
+		}
+	}
+	return names
 }
 
 // Combine lays the setups of a task's shares together. The error says that two of them cannot be had at once.
 func Combine(made []Made) (Combined, error) {
-	c := Combined{VisibleAs: map[string]string{}}
-	c.Env = map[string]string{}
+	var c Combined
 	for _, group := range groups(made) {
 		setups, err := joined(group)
 		if err != nil {
@@ -33,23 +42,17 @@ func Combine(made []Made) (Combined, error) {
 			if one.Isolation != nil && (c.QoS == "" || rank(one.Isolation.QoS) < rank(c.QoS)) {
 				c.QoS = one.Isolation.QoS
 			}
-			s := setups[min(i, len(setups)-1)]
-			covered := i >= len(setups) // by the setup that was joined
-			if s.Instead {
-				c.Hidden = append(c.Hidden, one.Ask.Card.UUID)
+			own := Setup{Visible: one.Setup.Visible, Instead: one.Setup.Instead}
+			if i < len(setups) { // the others are covered by the one that was joined
+				own.Nodes, own.Runtime = setups[i].Nodes, setups[i].Runtime
+				if err := c.add(setups[i], one); err != nil {
+					return Combined{}, err
+				}
 			}
-			switch {
-			case s.Visible != "" && covered:
-				c.VisibleAs[one.Ask.Card.UUID] = ""
-			case s.Visible != "":
-				c.VisibleAs[one.Ask.Card.UUID] = s.Visible
+			if c.Cards == nil {
+				c.Cards = map[string]Setup{}
 			}
-			if covered {
-				continue
-			}
-			if err := c.add(s, one); err != nil {
-				return Combined{}, err
-			}
+			c.Cards[one.Ask.Card.UUID] = own
 		}
 	}
 	return c, nil
@@ -95,6 +98,9 @@ func (c *Combined) add(s Setup, of Made) error {
 		if other, set := c.Env[name]; set && other != s.Env[name] {
 			return fmt.Errorf("card %s by %s needs %s=%q, another of the task's cards %q: ask for cards of one kind, or in two tasks",
 				of.Ask.Card.UUID, of.Backend, name, s.Env[name], other)
+		}
+		if c.Env == nil {
+			c.Env = map[string]string{}
 		}
 		c.Env[name] = s.Env[name]
 	}

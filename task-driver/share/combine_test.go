@@ -21,7 +21,7 @@ func (joiner) Join(setups []Setup) (Setup, error) {
 	for _, s := range setups {
 		names = append(names, s.Visible)
 	}
-	return Setup{Env: map[string]string{"PIPE": "/run/both"}, Visible: strings.Join(names, ",")}, nil
+	return Setup{Env: map[string]string{"PIPE": "/run/" + strings.Join(names, "+")}, Runtime: "nvidia"}, nil
 }
 
 func TestCombine(t *testing.T) {
@@ -38,7 +38,7 @@ func TestCombine(t *testing.T) {
 		want     Combined
 		wantFail string
 	}{
-		"whole cards": {made: []Made{{Held: Held{Ask: wholeOf("t", "GPU-1")}}}, want: Combined{Setup: Setup{Env: map[string]string{}}, VisibleAs: map[string]string{}}},
+		"whole cards": {made: []Made{{Held: Held{Ask: wholeOf("t", "GPU-1")}}}, want: Combined{}},
 		"beside each other": {
 			made: []Made{
 				part(hami, "GPU-1", Setup{Env: map[string]string{"L_0": "1", "ALL": "x"}, Mounts: []Mount{{Source: "/a", Target: "/b"}}, Nodes: []string{"/dev/v0"}, Instead: true, Visible: "v0"}),
@@ -49,16 +49,16 @@ func TestCombine(t *testing.T) {
 					Env: map[string]string{"L_0": "1", "L_1": "2", "ALL": "x"}, Mounts: []Mount{{Source: "/a", Target: "/b"}},
 					Nodes: []string{"/dev/v0"}, Runtime: "nvidia", IPCHost: true,
 				},
-				VisibleAs: map[string]string{"GPU-1": "v0"}, Hidden: []string{"GPU-1"}, QoS: accel.Bronze,
+				Cards: map[string]Setup{"GPU-1": {Visible: "v0", Instead: true, Nodes: []string{"/dev/v0"}}, "GPU-2": {Runtime: "nvidia"}}, QoS: accel.Bronze,
 			},
 		},
 		"joined": {
 			made: []Made{part(mps, "GPU-1", Setup{Env: map[string]string{"PIPE": "1"}, Visible: "a"}), part(mps, "GPU-2", Setup{Env: map[string]string{"PIPE": "2"}, Visible: "b"})},
-			want: Combined{Setup: Setup{Env: map[string]string{"PIPE": "/run/both"}}, VisibleAs: map[string]string{"GPU-1": "a,b", "GPU-2": ""}, QoS: accel.Silver},
+			want: Combined{Setup: Setup{Env: map[string]string{"PIPE": "/run/a+b"}, Runtime: "nvidia"}, Cards: map[string]Setup{"GPU-1": {Visible: "a", Runtime: "nvidia"}, "GPU-2": {Visible: "b"}}, QoS: accel.Silver},
 		},
 		"one alone is not joined": {
 			made: []Made{part(mps, "GPU-1", env("PIPE", "1"))},
-			want: Combined{Setup: env("PIPE", "1"), VisibleAs: map[string]string{}, QoS: accel.Silver},
+			want: Combined{Setup: env("PIPE", "1"), Cards: map[string]Setup{"GPU-1": {}}, QoS: accel.Silver},
 		},
 		"not to be joined": {made: []Made{part(mps, "GPU-1", Setup{}), part(mps, "GPU-2", Setup{}), part(mps, "GPU-3", Setup{})}, wantFail: "use 3 cards of nvidia by mps in one task: one daemon"},
 		"two values":       {made: []Made{part(hami, "GPU-1", env("X", "1")), part(bronze, "GPU-2", env("X", "2"))}, wantFail: `card GPU-2 by bronze needs X="2"`},

@@ -30,7 +30,7 @@ func (s State) leaving() bool { return s == Releasing || s == TimedOut }
 type Entry struct {
 	Version int       `json:"v"` // 1
 	Ask     Ask       `json:"ask"`
-	Backend string    `json:"backend,omitempty"` // empty for a card that the task has to itself: there is nothing to make
+	Backend string    `json:"backend,omitempty"` // empty where there is nothing to make, as with Held
 	State   State     `json:"state"`
 	Since   time.Time `json:"since"`             // when it came into the state, or for TimedOut when its release was issued
 	Maker   string    `json:"maker,omitempty"`   // the process of the driver that issued it, see Options

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
@@ -23,6 +25,9 @@ type Manager struct {
 	running  func(maker string) bool
 	clock    clock.Clock
 	log      hclog.Logger
+
+	mu     sync.Mutex
+	passed map[Backend]time.Time // when a probe of it passed
 }
 
 // Options are what a manager needs.
@@ -46,6 +51,7 @@ func NewManager(o Options) *Manager {
 	m := &Manager{
 		registry: o.Registry, order: o.Order, ledger: files{dir: o.Dir}, locks: newFileLocks(o.Dir),
 		alive: o.Alive, maker: o.Maker, running: o.MakerRuns, clock: o.Clock, log: o.Log,
+		passed: map[Backend]time.Time{},
 	}
 	if m.clock == nil {
 		m.clock = clock.System()
@@ -67,13 +73,13 @@ const (
 // Held is a share as the driver keeps it in a task's record: enough to write the ledger anew.
 type Held struct {
 	Ask     Ask    `json:"ask"`
-	Backend string `json:"backend,omitempty"` // empty for a card that the task has to itself
+	Backend string `json:"backend,omitempty"` // empty where there is nothing to make: a card of the task's own, or a simulated one
 }
 
 // Made is one share that was made.
 type Made struct {
 	Held
-	Isolation *Isolation // nil for a card that the task has to itself
+	Isolation *Isolation // nil without a backend
 	Setup     Setup
 
 	by Backend
@@ -116,6 +122,9 @@ func (m *Manager) prepare(ctx context.Context, a Ask, event func(string)) (Made,
 		return Made{}, err
 	}
 	if b == nil {
+		if !a.whole() {
+			event(fmt.Sprintf("card %s is simulated: its share of %s is not enforced", a.Card.UUID, accel.FormatMiB(a.MemoryMiB)))
+		}
 		return made, nil
 	}
 	if made.Setup, err = m.ask(ctx, b, made.Held, event); err != nil {
@@ -147,6 +156,7 @@ func (m *Manager) ask(ctx context.Context, b Backend, h Held, event func(string)
 	}
 	unlock()
 	if err != nil {
+		m.forget(b)
 		return Setup{}, errors.Join(err, m.release(ctx, h.Ask.ID))
 	}
 	return setup, nil

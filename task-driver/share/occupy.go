@@ -73,14 +73,14 @@ func (m *Manager) tryIssue(ctx context.Context, h Held) ([]Entry, error) {
 // inTheWay finds what leaves no room for the ask on its card: the dead who may be put off, or an error when one lives.
 func (m *Manager) inTheWay(entries map[ID]Entry, a Ask) ([]Entry, error) {
 	var others []Entry
-	held, exclusive := a.MemoryMiB, a.whole()
+	held, exclusive := a.MemoryMiB, a.exclusive()
 	for _, e := range entries {
 		if e.Ask.ID == a.ID || e.Ask.Vendor != a.Vendor || e.Ask.Card.UUID != a.Card.UUID {
 			continue
 		}
 		others = append(others, e)
 		held += e.Ask.MemoryMiB
-		exclusive = exclusive || e.Ask.whole()
+		exclusive = exclusive || e.Ask.exclusive()
 	}
 	full := exclusive || a.Card.MemoryMiB > 0 && held > a.Card.MemoryMiB
 	if len(others) == 0 || !full {
@@ -103,7 +103,7 @@ func (m *Manager) inTheWay(entries map[ID]Entry, a Ask) ([]Entry, error) {
 
 // describe is what an entry holds, for a sentence.
 func describe(e Entry) string {
-	if e.Ask.whole() || e.Ask.MemoryMiB == 0 {
+	if e.Ask.exclusive() {
 		return "the whole card"
 	}
 	return accel.FormatMiB(e.Ask.MemoryMiB)

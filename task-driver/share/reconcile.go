@@ -97,7 +97,7 @@ func (m *Manager) Adopt(ctx context.Context, held ...Held) error {
 	return errors.Join(problems...)
 }
 
-// dropWhole strikes off the whole cards of dead tasks: there is nothing to give back.
+// dropWhole strikes off what dead tasks held without a backend: there is nothing to give back.
 func (m *Manager) dropWhole(ctx context.Context, live func(context.Context) (Live, error)) error {
 	unlock, err := m.locks.lock(ctx, ledgerLock)
 	if err != nil {
@@ -140,7 +140,7 @@ func (m *Manager) reconcile(ctx context.Context, b Backend, live func(context.Co
 			own[id] = e
 		}
 	}
-	if len(own) == 0 && b.Probe(ctx) != nil {
+	if len(own) == 0 && m.probe(ctx, b) != nil {
 		return nil
 	}
 	now, err := live(ctx)

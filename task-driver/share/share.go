@@ -113,8 +113,8 @@ type Backend interface {
 }
 
 // Joiner is a backend whose setups for several cards of one task need more than to be laid beside each other: without it two
-// setups that give one variable two values are refused. It gets them in the order of Ask.Position and returns one, whose
-// Visible names all cards, separated by commas.
+// setups that give one variable two values are refused. It gets them in the order of Ask.Position and returns one;
+// Visible and Instead stay each card's own.
 type Joiner interface {
 	Join(setups []Setup) (Setup, error)
 }

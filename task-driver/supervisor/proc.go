@@ -75,6 +75,9 @@ func (p Proc) Alive() bool {
 	return err == nil && stat.Start == p.Start && stat.State != 'Z' && stat.State != 'X'
 }
 
+// ThisBoot reports whether the process was recorded since the machine was started.
+func (p Proc) ThisBoot() bool { return p.Boot == bootID() }
+
 // Session lists the living processes of the session that the process leads, also after the leader itself has
 // gone. It is empty after a reboot or when the pid was given to a process that started later.
 func (p Proc) Session() []Stat {
