@@ -101,6 +101,20 @@ func TestDiagnose_BrokenHosts(t *testing.T) {
 	}
 }
 
+// A recording of a version that asked for fewer fields is read, too.
+func TestDetect_RecordingOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	made := vendorcli.Recording{Calls: []vendorcli.Call{{
+		Argv:   []string{"nvidia-smi", "--query-gpu=" + queryTiers[len(queryTiers)-1], "--format=csv"},
+		Stdout: "index, uuid, name, pci.bus_id, memory.total [MiB], driver_version\n0, GPU-a, A40, 00000000:01:00.0, 46068 MiB, 550.54\n",
+	}}}
+	d := New(Config{Files: hostfs.Replay(host("nvidia")), Tools: vendorcli.Replay(made), NoLibrary: true}, hclog.NewNullLogger())
+	cards, err := d.Detect(context.Background())
+	if err != nil || len(cards) != 1 || cards[0].UUID != "GPU-a" {
+		t.Errorf("%+v, %v", cards, err)
+	}
+}
+
 func TestDiagnose_Library(t *testing.T) {
 	t.Parallel()
 	d := New(Config{Files: hostfs.Replay(host("nvidia", loaded...)), Tools: vendorcli.Replay(vendorcli.Recording{}), NoLibrary: true}, hclog.NewNullLogger())

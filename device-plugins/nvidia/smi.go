@@ -54,6 +54,9 @@ func (s *smi) call(ctx context.Context, args ...string) (r report, ok bool, out 
 func (s *smi) query(ctx context.Context) (report, bool, error) {
 	for tier := s.tier.Load(); int(tier) < len(queryTiers); tier++ {
 		r, ok, out, err := s.call(ctx, "--query-gpu="+queryTiers[tier], "--format=csv")
+		if errors.Is(err, vendorcli.ErrNotRecorded) {
+			continue // a recording of a version that asked for other fields
+		}
 		if err != nil {
 			return report{}, false, err
 		}
