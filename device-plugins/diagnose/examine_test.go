@@ -35,16 +35,15 @@ func setup() diagnose.Setup {
 
 // A scene is a machine in few words. The zero value is one on which all is well but that nothing is on it.
 type scene struct {
-	bus     []hostfs.PCIDevice
-	files   []string // that are there
-	denied  []string // of them, that may not be used
-	texts   map[string]string
-	looks   []string // programs found
-	tool    diagnose.State
-	library diagnose.State
-	said    string
-	sick    bool
-	bare    bool // the brand says nothing of what it needs
+	bus    []hostfs.PCIDevice
+	files  []string // that are there
+	denied []string // of them, that may not be used
+	texts  map[string]string
+	looks  []string // programs found
+	tool   diagnose.State
+	said   string
+	sick   bool
+	bare   bool // the brand says nothing of what it needs
 }
 
 const card = "0000:01:00.0"
