@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/heteroflow/heteroflow/device-plugins/brand/brandtest"
 	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
 )
 
@@ -54,19 +55,11 @@ func BenchmarkParse_OneMiB(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	const size = 1 << 20
 	for _, file := range files {
 		body, err := os.ReadFile(file)
 		if err != nil {
 			b.Fatal(err)
 		}
-		text := strings.Repeat(string(body)+"\n", size/len(body)+1)[:size]
-		b.Run(filepath.Base(file), func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(size)
-			for b.Loop() {
-				parse(text)
-			}
-		})
+		brandtest.OverAndOver(b, filepath.Base(file), string(body), func(text string) { parse(text) })
 	}
 }

@@ -1,11 +1,8 @@
-//go:build unix
-
 package detectortest
 
 import (
 	"context"
 	"errors"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,13 +26,13 @@ func Cycle(b *testing.B, d device.Detector, cards int) {
 	p := device.New(func(device.Config) ([]device.Detector, error) { return []device.Detector{linkless(d)}, nil }, hclog.NewNullLogger())
 	cycle(b, p, cfg, cards) // files are read and programs are found for the first time
 	b.ReportAllocs()
-	before := processorTime(b)
+	before := ProcessorTime(b)
 	b.ResetTimer()
 	for b.Loop() {
 		cycle(b, p, cfg, cards)
 	}
 	b.StopTimer()
-	each := (processorTime(b) - before) / time.Duration(b.N)
+	each := (ProcessorTime(b) - before) / time.Duration(b.N)
 	b.ReportMetric(float64(each.Microseconds())/1000, "cpu-ms/cycle")
 	b.ReportMetric(100*each.Seconds()/period.Seconds(), "%core@5s")
 }
@@ -68,20 +65,6 @@ func cycle(b *testing.B, p *device.Plugin, cfg device.Config, cards int) {
 	if !errors.Is(err, errEnough) || sampled == 0 {
 		b.Fatalf("no card was sampled; %v", err)
 	}
-}
-
-// processorTime is what this process and the children it has waited for have used so far.
-func processorTime(b *testing.B) time.Duration {
-	b.Helper()
-	var sum time.Duration
-	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
-		var u syscall.Rusage
-		if err := syscall.Getrusage(who, &u); err != nil {
-			b.Fatal(err)
-		}
-		sum += time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	return sum
 }
 
 // linkless hides that a detector can read how cards are connected: that is asked for when the plugin starts and when
