@@ -11,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
-	"time"
 )
 
 // maxOutput bounds what is kept of each stream, and with it what a parser can be made to work on. The longest real
@@ -33,25 +31,44 @@ func Run(ctx context.Context, name string, args ...string) (Output, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
 	ownGroup(cmd)
-	// A tool stuck in the kernel cannot be killed. Do not wait for it: its pipes are closed after a moment.
-	cmd.WaitDelay = 200 * time.Millisecond
-	stdout, stderr := &capped{}, &capped{}
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	err := cmd.Run()
-	out := Output{Stdout: stdout.String(), Stderr: stderr.String(), ExitCode: -1}
-	if cmd.ProcessState != nil {
-		out.ExitCode = cmd.ProcessState.ExitCode()
-	}
+	out, err := printed(ctx, cmd)
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return out, fmt.Errorf("run %s: %w", filepath.Base(name), ctx.Err())
-	case errors.As(err, &exit), errors.Is(err, exec.ErrWaitDelay):
+	case errors.As(err, &exit):
 		return out, nil
 	case err != nil:
 		return out, fmt.Errorf("run %s: %w", filepath.Base(name), notStarted(name, err))
 	}
 	return out, nil
+}
+
+// printed runs a command to its end and returns what it printed.
+func printed(ctx context.Context, cmd *exec.Cmd) (Output, error) {
+	out := Output{ExitCode: -1}
+	stdout, err := newStream()
+	if err != nil {
+		return out, err
+	}
+	stderr, err := newStream()
+	if err != nil {
+		stdout.from.Close()
+		stdout.to.Close()
+		return out, err
+	}
+	cmd.Stdout, cmd.Stderr = stdout.to, stderr.to
+	err = cmd.Start()
+	stdout.to.Close()
+	stderr.to.Close()
+	go stdout.read()
+	go stderr.read()
+	if err == nil {
+		err = cmd.Wait()
+		out.ExitCode = cmd.ProcessState.ExitCode()
+	}
+	out.Stdout, out.Stderr = stdout.close(ctx, grace), stderr.close(ctx, grace)
+	return out, err
 }
 
 // notStarted gives all that keeps a tool that is there from being started one form.
@@ -62,15 +79,3 @@ func notStarted(name string, err error) error {
 	}
 	return err
 }
-
-// capped keeps the first maxOutput bytes and drops the rest, so that a tool gone wild cannot fill the memory.
-type capped struct{ kept strings.Builder }
-
-func (c *capped) Write(p []byte) (int, error) {
-	if room := maxOutput - c.kept.Len(); room > 0 {
-		c.kept.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
-}
-
-func (c *capped) String() string { return c.kept.String() }

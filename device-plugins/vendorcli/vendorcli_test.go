@@ -95,3 +95,23 @@ func TestRun_OutputIsBounded(t *testing.T) {
 		t.Errorf("kept %d bytes, error %v", len(out.Stdout), err)
 	}
 }
+
+func TestRun_WhatAToolLeavesBehindIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	out, err := vendorcli.Run(context.Background(), script(t, "sleep 600 & echo $! > "+pidFile+"; echo good; exit 3\n"))
+	if err != nil || out.Stdout != "good\n" || out.ExitCode != 3 {
+		t.Errorf("got %+v, %v", out, err)
+	}
+	b, err := os.ReadFile(pidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("what it left behind has ended: %v", err)
+	}
+}
