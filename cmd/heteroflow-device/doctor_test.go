@@ -306,3 +306,39 @@ func TestRun_Doctor(t *testing.T) {
 		t.Error("two machines are taken")
 	}
 }
+
+// What a tool says of its machine and its owner is not in the bundle, in no file of it.
+func TestBundle_HasNoPrivateDetails(t *testing.T) {
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := []string{"10.20.30.44", "0a:1b:2c:3d:4e:5f", "s3cr3tvalue", "zedxq", "PX01234567A", "4cf8db2d-06c0-7d70-1a51-e59b25b2c16c", "secretjob.py"}
+	b := newBox(t)
+	text := "Host " + host + " has 10.20.30.44 and 0a:1b:2c:3d:4e:5f, token=s3cr3tvalue, /home/zedxq/run\nSerial Number : PX01234567A\nUUID 4cf8db2d-06c0-7d70-1a51-e59b25b2c16c\nProcess Name : secretjob.py\n"
+	b.path = append(b.path, filepath.Dir(brandtest.Tool(t, "efsmi", map[string]brandtest.Answer{"": {Text: text}})))
+	brandtest.Bus(t, b.cfg.Root, "0000:01:00.0", "1e36", "0001", "enflame", "01")
+	b.start(t)
+	file := filepath.Join(t.TempDir(), "box.tar.gz")
+	made, err := examine(context.Background(), b.cfg, file, hclog.NewNullLogger())
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside := unpacked(t, file)
+	if !strings.Contains(inside, "Serial Number : ") {
+		t.Fatal("what the tool printed is not in the bundle")
+	}
+	for _, s := range secrets {
+		if strings.Contains(inside, s) {
+			t.Errorf("the bundle has %q", s)
+		}
+	}
+	if len(host) > 8 && strings.Contains(inside, host) { // a shorter one may be a word of the tools'
+		t.Errorf("the bundle has the name of the host")
+	}
+	for kind, n := range made.Bundle.Masked {
+		if n == 0 {
+			t.Errorf("no %s were masked", kind)
+		}
+	}
+}
