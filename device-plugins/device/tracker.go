@@ -147,10 +147,10 @@ func (t *tracker) at(c accel.Card) []string {
 
 // replaced tells whether a working card stands where the unlisted one stood: partitions were made anew, or a card that
 // was known by its place has told its UUID. Two chips of one board share an address: the one that was known beside the
-// unlisted one does not replace it.
+// unlisted one does not replace it, unless the unlisted one was known by nothing but that place.
 func replaced(gone accel.Card, listed []accel.Card, before map[string]bool) bool {
 	return gone.PCIAddress != "" && slices.ContainsFunc(listed, func(c accel.Card) bool {
-		twins := before[c.UUID] && gone.Form != accel.Partition
+		twins := before[c.UUID] && gone.Form != accel.Partition && !placeOnly(gone)
 		return c.PCIAddress == gone.PCIAddress && c.Health.OK && !placeOnly(c) && !twins
 	})
 }

@@ -218,3 +218,15 @@ func TestTracker_SickChipBesideAGoodOne(t *testing.T) {
 	tr.observe([]accel.Card{a, b})
 	wantStates(t, tr, map[string]string{a.UUID: "ok", b.UUID: "Alarm"})
 }
+
+// A reading that names the cards without their places, beside the places that the kernel lists, is a bad one: what it made
+// of the places does not stay.
+func TestTracker_ForgetsWhatWasOnlyAPlace(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(2)
+	a, place := good("GPU-a", "0000:01:00.0"), bad(good("PCI-0000:01:00.0", "0000:01:00.0"), "not reported")
+	tr.observe([]accel.Card{a})
+	tr.observe([]accel.Card{good("GPU-a", ""), place})
+	tr.observe([]accel.Card{a})
+	wantStates(t, tr, map[string]string{"GPU-a": "ok"})
+}

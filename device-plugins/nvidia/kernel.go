@@ -2,6 +2,7 @@ package nvidia
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
@@ -106,6 +107,10 @@ func (r *report) addKernel(k report) {
 		for n, i := range nameless {
 			r.gpus[i].merge(unreported[n])
 		}
+		unreported = nil
+	}
+	// Where the tool does not say which card is where, nothing tells which one it left out.
+	if slices.ContainsFunc(r.gpus, func(g gpu) bool { return g.pci == "" }) {
 		unreported = nil
 	}
 	for _, g := range unreported {
