@@ -162,7 +162,10 @@ func (r *Reading) mergeKernel(k Reading) {
 			}
 		}
 	}
-	if r.Driver == "" {
+	switch {
+	case r.Driver == "":
 		r.Driver, r.driverByKernel = k.Driver, true
+	case k.Driver != "" && k.Driver != r.Driver:
+		r.driverConflict = conflict("driver_version", r.Driver, k.Driver)
 	}
 }

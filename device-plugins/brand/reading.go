@@ -33,6 +33,7 @@ type Reading struct {
 	Facts map[string]string
 
 	driverByKernel bool
+	driverConflict string      // what the kernel says instead
 	byIndex        map[int]int // index → place in Cards; made by At
 }
 
@@ -64,7 +65,8 @@ type Card struct {
 	// Facts is what the tool says of the card besides, in its own words.
 	Facts map[string]string
 
-	from source
+	from      source
+	conflicts []string
 }
 
 // Process is one process that uses a card.
@@ -185,6 +187,7 @@ func (c Card) same(o Card) bool {
 }
 
 func (c *Card) merge(o Card) {
+	c.dispute(o)
 	if c.MemoryMiB == nil && o.MemoryMiB != nil {
 		c.from.memory = o.from.memory
 	}
@@ -307,6 +310,10 @@ func (r Reading) card(c Card, spec Spec, identity string) accel.Card {
 		case c.Part != "" && c.PCI != "":
 			out.Parent = "PCI-" + c.PCI
 		}
+	}
+	out.Conflicts = append(out.Conflicts, c.conflicts...)
+	if r.driverConflict != "" {
+		out.Conflicts = append(out.Conflicts, r.driverConflict)
 	}
 	for _, f := range []struct {
 		name        string

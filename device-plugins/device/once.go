@@ -52,6 +52,7 @@ type FoundCard struct {
 	Healthy       bool              `json:"healthy"`
 	Reason        string            `json:"reason,omitempty"`
 	Sources       map[string]string `json:"sources,omitempty"`
+	Conflicts     []string          `json:"conflicts,omitempty"` // of its sources, with what each says
 }
 
 // Once looks at the machine once, as the plugin would, and changes nothing.
@@ -105,7 +106,7 @@ func (p *Plugin) once(ctx context.Context, then func(i int, s *source)) (Found, 
 			NUMANode: o.NUMANode, MemoryMiB: o.MemoryMiB, DriverVersion: o.DriverVersion, Modes: o.Modes, Form: o.Form,
 			Links: o.links, NIC: o.nic, NICLink: o.nicLink,
 			Rounding: accel.FormatRounding(o.Rounding), Parent: o.Parent,
-			FormPolicy: o.policy, DeviceID: o.DeviceID(), Healthy: h.OK, Reason: h.Reason, Sources: o.Sources,
+			FormPolicy: o.policy, DeviceID: o.DeviceID(), Healthy: h.OK, Reason: h.Reason, Sources: o.Sources, Conflicts: o.Conflicts,
 		})
 	}
 	return found, nil

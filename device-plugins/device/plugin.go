@@ -43,6 +43,7 @@ type Plugin struct {
 	history *history
 	faults  map[string]*faults // card → what was counted; none while its brand tells of no events
 	flagged map[string]bool    // cards that processes without a grant use
+	dispute map[string]string  // card → what was told of its conflicts
 	changed chan struct{}      // closed and replaced at every change
 
 	watchMu  sync.Mutex
@@ -56,7 +57,7 @@ var _ nomadplugin.Device = (*Plugin)(nil)
 func New(build Build, log hclog.Logger) *Plugin {
 	return &Plugin{
 		log: log, build: build, now: time.Now, limit: callLimit, retry: 2 * time.Second,
-		changed: make(chan struct{}), faults: map[string]*faults{}, flagged: map[string]bool{}, set: settings{Config: DefaultConfig()},
+		changed: make(chan struct{}), faults: map[string]*faults{}, flagged: map[string]bool{}, dispute: map[string]string{}, set: settings{Config: DefaultConfig()},
 	}
 }
 

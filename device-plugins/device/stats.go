@@ -154,6 +154,20 @@ func (p *Plugin) granted() (map[string]bool, error) {
 	return granted, nil
 }
 
+// disputed tells once of each change what sources say differently of the cards. The caller holds mu.
+func (p *Plugin) disputed(cards []accel.Card) {
+	for _, c := range cards {
+		told := strings.Join(c.Conflicts, "; ")
+		if told == p.dispute[c.UUID] {
+			continue
+		}
+		p.dispute[c.UUID] = told
+		if told != "" {
+			p.log.Warn("sources disagree on a card, the first is taken", "device_id", c.UUID, "conflicts", told)
+		}
+	}
+}
+
 // flag tells once that processes without a grant use a card, and once that they are gone. The caller holds mu.
 func (p *Plugin) flag(c accel.Card, processes []int) {
 	switch {

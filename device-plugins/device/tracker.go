@@ -201,7 +201,7 @@ func (t *tracker) update(e *tracked, c accel.Card) {
 		k.DriverVersion = c.DriverVersion
 	}
 	if c.Health.OK {
-		k.Index, k.Form = c.Index, c.Form
+		k.Index, k.Form, k.Conflicts = c.Index, c.Form, c.Conflicts
 		if len(c.Modes) > 0 {
 			k.Modes = c.Modes
 		}

@@ -103,6 +103,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 		s.trouble = ""
 		s.tracker.observe(valid(cards))
 	}
+	p.disputed(s.tracker.cards())
 	p.hear(s)
 	p.history.follow(s.tracker.cards(), p.now())
 	s.reported = true

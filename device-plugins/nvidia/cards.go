@@ -40,6 +40,9 @@ func (r report) cards(source string, files hostfs.FS, found probes) []accel.Card
 		if g.identity() == "" {
 			continue
 		}
+		if r.conflict != "" {
+			g.conflicts = append(g.conflicts, r.conflict)
+		}
 		c := g.card(r.driver, source, found)
 		if c.PCIAddress != "" {
 			c.NUMANode = files.NUMANode(c.PCIAddress)
@@ -69,7 +72,7 @@ func (g gpu) card(driver, source string, found probes) accel.Card {
 	c := accel.Card{
 		Vendor: accel.NVIDIA, Model: accel.ModelName(accel.NVIDIA, g.name), RawName: g.name, UUID: g.identity(),
 		PCIAddress: g.pci, MemoryMiB: g.memory, DriverVersion: driver, Form: accel.Whole,
-		Health: accel.Health{OK: g.dead == "", Reason: g.dead}, Sources: map[string]string{},
+		Health: accel.Health{OK: g.dead == "", Reason: g.dead}, Sources: map[string]string{}, Conflicts: g.conflicts,
 	}
 	switch {
 	case g.index != nil:

@@ -405,3 +405,25 @@ func TestDetect_ToolInstalledLater(t *testing.T) {
 		t.Errorf("cards %v, %v", cards, err)
 	}
 }
+
+// The kernel's file and the tool differ in the name and in the UUID of one card: it stays one card, and both are told.
+func TestDetect_SourcesThatDisagree(t *testing.T) {
+	t.Parallel()
+	other := strings.ReplaceAll(information, "A40", "A10")
+	other = strings.ReplaceAll(other, "GPU-17e62166", "GPU-ffffffff")
+	root := kernelBox(t, "0000:43:00.0", "nvidia", other)
+	d := New(Config{Root: root, SMI: standIn(t, "a40-one-dead")}, hclog.NewNullLogger())
+	cards, err := d.Detect(context.Background())
+	if err != nil || len(cards) != 8 {
+		t.Fatalf("%v, %v", show(cards), err)
+	}
+	told := strings.Join(cards[2].Conflicts, "; ")
+	for _, want := range []string{"uuid: the driver's library or tool says GPU-17e62166", "the kernel GPU-ffffffff", "model: the driver's library or tool says NVIDIA A40, the kernel NVIDIA A10"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("%q does not tell %q", told, want)
+		}
+	}
+	if !cards[2].Health.OK || strings.Contains(strings.Join(cards[1].Conflicts, "; "), "uuid") {
+		t.Errorf("cards %+v and %+v", cards[1], cards[2])
+	}
+}

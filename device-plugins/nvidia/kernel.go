@@ -7,6 +7,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 const (
@@ -82,7 +83,8 @@ func (r *report) addKernel(k report) {
 	for _, seen := range k.gpus {
 		found := false
 		for i := range r.gpus {
-			if r.gpus[i].same(seen) {
+			if g := &r.gpus[i]; g.same(seen) || g.pci != "" && g.pci == seen.pci {
+				g.dispute(seen)
 				known(&r.gpus[i].minor, seen.minor)
 				first(&r.gpus[i].pci, seen.pci)
 				if r.gpus[i].dead != "" {
@@ -117,5 +119,25 @@ func (r *report) addKernel(k report) {
 		first(&g.dead, reasonUnreported)
 		r.gpus = append(r.gpus, g)
 	}
+	if r.driver != "" && k.driver != "" && r.driver != k.driver {
+		r.conflict = conflict(accel.AttrDriver, r.driver, k.driver)
+	}
 	first(&r.driver, k.driver)
+}
+
+// dispute notes what the kernel says differently of a board.
+func (g *gpu) dispute(kernel gpu) {
+	if g.uuid != "" && kernel.uuid != "" && g.uuid != kernel.uuid {
+		g.conflicts = append(g.conflicts, conflict(accel.AttrUUID, g.uuid, kernel.uuid))
+	}
+	if g.pci != "" && kernel.pci != "" && g.pci != kernel.pci {
+		g.conflicts = append(g.conflicts, conflict(accel.AttrPCI, g.pci, kernel.pci))
+	}
+	if g.name != "" && !g.nameCut && kernel.name != "" && !kernel.nameByPCI && g.name != kernel.name {
+		g.conflicts = append(g.conflicts, conflict(accel.AttrModel, g.name, kernel.name))
+	}
+}
+
+func conflict(fact, first, kernel string) string {
+	return fact + ": the driver's library or tool says " + first + ", the kernel " + kernel
 }

@@ -20,6 +20,7 @@ type report struct {
 	processesKnown bool
 	// noDriver is set when the tool says that it cannot reach the driver, noDevices when it says that it found none.
 	noDriver, noDevices bool
+	conflict            string  // what the kernel says differently of the driver
 	events              []event // what befell cards since the last reading
 }
 
@@ -51,6 +52,7 @@ type gpu struct {
 
 	more       device.Sample // numbers that only some readings have
 	links      []bool        // of each link to other cards whether it is up; nil when not known
+	conflicts  []string      // what the kernel says differently
 	needsReset bool          // the card says that it must be reset before it is of use
 }
 

@@ -136,6 +136,7 @@ type Card struct {
 	Form          Form
 	Health        Health
 	Sources       map[string]string // field name → nvml, cli or sysfs
+	Conflicts     []string          // facts of which two sources tell different things, with both; the first is taken
 }
 
 // ShortID names a card in 8 hexadecimal digits derived from brand and UUID.
