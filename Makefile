@@ -79,7 +79,7 @@ bench: ## measure the figures of the README
 	figure Cycle8Cards 50x device-plugins/device; \
 	figure Plugin8Cards 20x cmd/heteroflow-device; \
 	for brand in nvidia amd ascend biren cambricon enflame hygon iluvatar intel kunlunxin metax mthreads; do \
-	  figure Parse_OneMiB 10x device-plugins/$$brand | sort -k 3 -n | tail -n 1; \
+	  figure Parse_OneMiB 10x device-plugins/$$brand | sort -k 5 -n | tail -n 1; \
 	done; \
 	figure ParseMatrix_Hostile 10x device-plugins/topology
 
