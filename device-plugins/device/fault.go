@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"time"
@@ -20,13 +21,22 @@ type faults struct {
 	told      map[string]time.Time // code → when it was written down last
 }
 
-// hear takes what befell the cards of a source. The caller holds mu.
-func (p *Plugin) hear(s *source) {
+// events asks a source what befell its cards; nil when it does not tell.
+func (p *Plugin) events(ctx context.Context, s *source) []Event {
 	teller, ok := s.Detector.(EventTeller)
 	if !ok {
-		return
+		return nil
 	}
-	events := teller.Events()
+	events, err := guarded(ctx, &s.telling, p.limit, func(context.Context) ([]Event, error) { return teller.Events(), nil })
+	if err != nil {
+		p.log.Debug("what befell cards is not told", "source", s.Name(), "error", err)
+		return nil
+	}
+	return events
+}
+
+// hear takes what befell the cards of a source. The caller holds mu.
+func (p *Plugin) hear(s *source, events []Event) {
 	if events == nil {
 		return
 	}

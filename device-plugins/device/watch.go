@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,8 +21,8 @@ type source struct {
 	trouble  string                // guarded by Plugin.mu: why it cannot be read, as logged last
 	near     map[string]neighbours // guarded by Plugin.mu: by UUID
 
-	detecting, sampling, listing, linking atomic.Bool
-	last                                  sampled
+	detecting, sampling, listing, linking, telling atomic.Bool
+	last                                           sampled
 }
 
 func newSource(d Detector, set settings, now func() time.Time) *source {
@@ -33,7 +34,8 @@ func newSource(d Detector, set settings, now func() time.Time) *source {
 var errStillBusy = errors.New("an earlier call has not returned yet")
 
 // guarded calls a detector with a limit that holds even when the detector does not listen to its context: a call that
-// outlives it is left to itself, and none of its kind is made until it is over. A panic becomes an error.
+// outlives it is left to itself, and none of its kind is made until it is over. A panic becomes an error, and so does a call
+// that ends its goroutine.
 func guarded[T any](ctx context.Context, busy *atomic.Bool, limit time.Duration, call func(context.Context) (T, error)) (T, error) {
 	var none T
 	if !busy.CompareAndSwap(false, true) {
@@ -48,7 +50,7 @@ func guarded[T any](ctx context.Context, busy *atomic.Bool, limit time.Duration,
 	go func() {
 		defer cancel()
 		defer busy.Store(false)
-		var a answer
+		a := answer{err: errors.New("it broke: it ended without an answer")}
 		defer func() {
 			if r := recover(); r != nil {
 				a = answer{err: fmt.Errorf("it broke: %v", r)}
@@ -79,6 +81,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 	if err == nil && len(set.UnhealthyOn) > 0 {
 		cards = set.judged(cards, p.sample(ctx, s))
 	}
+	events := p.events(ctx, s)
 	if ctx.Err() != nil {
 		return // the plugin is ending: this says nothing about the cards
 	}
@@ -104,7 +107,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 		s.tracker.observe(valid(cards))
 	}
 	p.disputed(s.tracker.cards())
-	p.hear(s)
+	p.hear(s, events)
 	p.history.follow(s.tracker.cards(), p.now())
 	s.reported = true
 	p.notify()
@@ -156,8 +159,11 @@ func (p *Plugin) startWatch() (end func()) {
 	p.mu.Lock()
 	sources, set := p.sources, p.set
 	p.mu.Unlock()
+	keep := func(what string, loop func()) {
+		loops.Go(func() { p.keep(ctx, what, loop) })
+	}
 	for _, s := range sources {
-		loops.Go(func() {
+		keep("readings of "+s.Name(), func() {
 			for {
 				p.observe(ctx, s)
 				if !clock.Sleep(ctx, clock.System(), p.pause(s)) {
@@ -166,19 +172,38 @@ func (p *Plugin) startWatch() (end func()) {
 			}
 		})
 		if l, ok := s.Detector.(Linker); ok {
-			loops.Go(func() { p.followLinks(ctx, s, l) })
+			keep("links of "+s.Name(), func() { p.followLinks(ctx, s, l) })
 		}
 	}
 	if set.TextfileDir != "" {
-		loops.Go(func() { p.keepTextfile(ctx, set) })
+		keep("metrics", func() { p.keepTextfile(ctx, set) })
 	}
 	if set.Server != "" {
-		loops.Go(func() { p.followIntents(ctx, newIntentClient(set.Server, set.Token)) })
+		keep("intents", func() { p.followIntents(ctx, newIntentClient(set.Server, set.Token)) })
 	}
 	return func() {
 		cancel()
 		loops.Wait()
 	}
+}
+
+// keep runs a loop until it returns. One that breaks is begun anew after a pause: it must not end the plugin, and with it
+// what all others do.
+func (p *Plugin) keep(ctx context.Context, what string, loop func()) {
+	for p.broke(what, loop) && clock.Sleep(ctx, clock.System(), p.limit) {
+		continue
+	}
+}
+
+func (p *Plugin) broke(what string, loop func()) (broke bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			broke = true
+			p.log.Error("a part of the plugin broke and is begun anew", "part", what, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+		}
+	}()
+	loop()
+	return false
 }
 
 // awaitFirst waits until every source was read once, but not for one that hangs.
