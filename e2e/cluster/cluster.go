@@ -243,7 +243,20 @@ func (c *Cluster) stop() {
 	if c.t.Failed() {
 		for _, p := range *c.started {
 			c.t.Logf("last output of %s:\n%s", p.Name, tail(p.Output(), 60))
+			c.keep(p)
 		}
+	}
+}
+
+// keep writes the whole output of a process into the folder HETEROFLOW_E2E_LOGS, where one is named.
+func (c *Cluster) keep(p *Process) {
+	dir := os.Getenv("HETEROFLOW_E2E_LOGS")
+	if dir == "" {
+		return
+	}
+	name := strings.ReplaceAll(c.t.Name(), "/", "_") + fmt.Sprintf("-%s-%d.log", p.Name, p.PID())
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(p.Output()), 0o644); err != nil {
+		c.t.Logf("keep the output of %s: %v", p.Name, err)
 	}
 }
 
