@@ -355,17 +355,17 @@ func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, amd.Parse) }
 func TestParse_TheOtherNumbers(t *testing.T) {
 	t.Parallel()
 	brandtest.WantMore(t, amd.Parse, map[string][]string{
-		"rocm-smi-mi100_rocm602.json": {"MemoryUtilizationPct=0 MemoryTemperatureC=53 ClockMHz=300 MemoryClockMHz=1200 PCIeReplays=0", "MemoryUtilizationPct=0 MemoryTemperatureC=54 ClockMHz=300 MemoryClockMHz=1200 PCIeReplays=0"},
-		"rocm-smi-rx6700xt_rocm430.json": {"MemoryUtilizationPct=0 MemoryTemperatureC=46 ClockMHz=500 MemoryClockMHz=96 PCIeReplays=0"},
-		"rocm-smi-rx6700xt_rocm612.json": {"MemoryUtilizationPct=0 MemoryTemperatureC=46 ClockMHz=0 MemoryClockMHz=96 PCIeReplays=0"},
-		"rocm-smi-vega-20-WKS-GL-XE.json": {"MemoryUtilizationPct=0 MemoryTemperatureC=35 ClockMHz=1725 MemoryClockMHz=1000 FanPct=0 PCIeReplays=0"},
-		"rocm-smi-rx7800xt-6.2.4.json": {"MemoryTemperatureC=54"},
-		"rocm-smi-concise-mi250-5.7.txt": {"ClockMHz=800 MemoryClockMHz=1600 FanPct=0"},
-		"rocm-smi-concise-mixed-6.1.txt": {"ClockMHz=0 MemoryClockMHz=96 FanPct=0", "ClockMHz=0 MemoryClockMHz=96 FanPct=20"},
+		"rocm-smi-mi100_rocm602.json":             {"MemoryUtilizationPct=0 MemoryTemperatureC=53 ClockMHz=300 MemoryClockMHz=1200 PCIeReplays=0", "MemoryUtilizationPct=0 MemoryTemperatureC=54 ClockMHz=300 MemoryClockMHz=1200 PCIeReplays=0"},
+		"rocm-smi-rx6700xt_rocm430.json":          {"MemoryUtilizationPct=0 MemoryTemperatureC=46 ClockMHz=500 MemoryClockMHz=96 PCIeReplays=0"},
+		"rocm-smi-rx6700xt_rocm612.json":          {"MemoryUtilizationPct=0 MemoryTemperatureC=46 ClockMHz=0 MemoryClockMHz=96 PCIeReplays=0"},
+		"rocm-smi-vega-20-WKS-GL-XE.json":         {"MemoryUtilizationPct=0 MemoryTemperatureC=35 ClockMHz=1725 MemoryClockMHz=1000 FanPct=0 PCIeReplays=0"},
+		"rocm-smi-rx7800xt-6.2.4.json":            {"MemoryTemperatureC=54"},
+		"rocm-smi-concise-mi250-5.7.txt":          {"ClockMHz=800 MemoryClockMHz=1600 FanPct=0"},
+		"rocm-smi-concise-mixed-6.1.txt":          {"ClockMHz=0 MemoryClockMHz=96 FanPct=0", "ClockMHz=0 MemoryClockMHz=96 FanPct=20"},
 		"rocm-smi-concise-mi300a-degree-sign.txt": {"ClockMHz=98 MemoryClockMHz=1300 FanPct=0", "ClockMHz=99 MemoryClockMHz=1200 FanPct=0"},
-		"amd-smi-monitor-q.txt": {"MemoryUtilizationPct=31 MemoryTemperatureC=84 ClockMHz=1920 MemoryClockMHz=1000 PCIeReplays=0 ECCCorrected=0 ECCUncorrected=0"},
-		"amd-smi-monitor-ptv-cpx.txt": {"MemoryTemperatureC=48"},
-		"amd-smi-list-strix-halo.json": {""},
+		"amd-smi-monitor-q.txt":                   {"MemoryUtilizationPct=31 MemoryTemperatureC=84 ClockMHz=1920 MemoryClockMHz=1000 PCIeReplays=0 ECCCorrected=0 ECCUncorrected=0"},
+		"amd-smi-monitor-ptv-cpx.txt":             {"MemoryTemperatureC=48"},
+		"amd-smi-list-strix-halo.json":            {""},
 	})
 }
 

@@ -111,13 +111,14 @@ func TestEvents_FaultOfACardTouchesNoOther(t *testing.T) {
 func TestConditions_AreToldAndJudgedOnlyOnRequest(t *testing.T) {
 	t.Parallel()
 	yes := true
-	samples := map[string]Sample{"GPU-a": {ThermalSlowdown: &yes, ECCUncorrected: ptr(2.), RepairPending: &yes, PowerBrake: &yes}, "GPU-b": {}}
+	samples := map[string]Sample{"GPU-a": {ThermalSlowdown: &yes, ECCUncorrected: ptr(2.), RepairPending: &yes, PowerBrake: &yes, LinkDown: &yes}, "GPU-b": {}}
 	for name, tc := range map[string]struct {
 		on   []string
 		want string
 	}{
 		"not asked for": {nil, "ok"},
 		"heat":          {[]string{"thermal"}, "slowed down by heat"},
+		"a link":        {[]string{"link_down"}, "a link to other cards is down"},
 		"two":           {[]string{"power_brake", "ecc"}, "memory errors that could not be corrected; slowed down by the power brake"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +129,7 @@ func TestConditions_AreToldAndJudgedOnlyOnRequest(t *testing.T) {
 			b.tell(p)
 			wantStates(t, p.sources[0].tracker, map[string]string{"GPU-a": tc.want, "GPU-b": "ok"})
 			stats := groupStats(p.read(context.Background()), p.now())[0].InstanceStats
-			if got := stats["GPU-a"].Stats.Attributes["conditions"].GetStringVal().GetValue(); strings.Count(got, ";") != 3 {
+			if got := stats["GPU-a"].Stats.Attributes["conditions"].GetStringVal().GetValue(); strings.Count(got, ";") != 4 {
 				t.Errorf("conditions %q", got)
 			}
 			if _, ok := stats["GPU-b"].Stats.Attributes["conditions"]; ok {

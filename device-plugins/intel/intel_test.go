@@ -118,7 +118,7 @@ func TestParse_TheOtherNumbers(t *testing.T) {
 	t.Parallel()
 	brandtest.WantMore(t, intel.Parse, map[string][]string{
 		"stats-d0-v1-blank-fields.txt": {"ClockMHz=2050 ECCCorrected=0 ECCUncorrected=0"},
-		"table-b580-v2.0.txt": {""},
+		"table-b580-v2.0.txt":          {""},
 	})
 }
 

@@ -49,6 +49,8 @@ func parse(out string) (r report, ok bool) {
 		content, ok = parseQuery(rest)
 	case strings.Contains(rest, "| NVIDIA-SMI"):
 		content, ok = parseTable(rest)
+	case pmonHead.MatchString(rest):
+		content, ok = parsePmon(rest), true
 	case listedGPU.MatchString(rest):
 		content, ok = parseList(rest)
 	default:

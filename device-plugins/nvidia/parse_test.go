@@ -214,3 +214,15 @@ func FuzzParseList(f *testing.F)  { fuzzOne(f, "list-*", "error-*", parseList) }
 func FuzzParseTable(f *testing.F) { fuzzOne(f, "table-*", "error-*", parseTable) }
 func FuzzParseXML(f *testing.F)   { fuzzOne(f, "xml-gtx*", "xml-a100-sxm4-mig*", parseXML) }
 func FuzzParseQuery(f *testing.F) { fuzzOne(f, "query-h100*.txt", "query-rtx*.txt", parseQuery) }
+
+func TestParse_Pmon(t *testing.T) {
+	t.Parallel()
+	r, ok := parse(recorded(t, "pmon-h100-mig-load.txt"))
+	var pids []int
+	for _, p := range r.processes {
+		pids = append(pids, p.pid)
+	}
+	if diff := cmp.Diff([]int{21180, 21181, 21198}, pids); diff != "" || !ok || !r.processesKnown || len(r.gpus) != 0 {
+		t.Errorf("%+v (-want +got):\n%s", r, diff)
+	}
+}
