@@ -80,7 +80,7 @@ func TestFingerprint_NeverEndsWhateverADetectorDoes(t *testing.T) {
 	for name, d := range map[string]Detector{
 		"panics":                    &wild{harm: func() { panic("broken") }},
 		"panics with an error":      &wild{harm: func() { panic(errors.New("broken")) }},
-		"writes to a nil map":       &wild{harm: func() { var m map[string]int; m["a"]++ }},
+		"reads past the end":        &wild{harm: func() { _ = []int{}[len(t.Name())] }},
 		"ends its goroutine":        &wild{harm: runtime.Goexit},
 		"never returns":             &wild{harm: func() { <-release }},
 		"lists nothing of a card":   &wild{harm: func() {}, cards: make([]accel.Card, 3)},
