@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
@@ -62,6 +63,9 @@ func Install(t *testing.T, dir, kind, name string) string {
 	}
 	script := fmt.Sprintf("#!/bin/sh\n%s=%s %s=%s exec '%s' \"$@\"\n", envKind, kind, envName, name, self)
 	path := filepath.Join(dir, name)
+	// A process forked while the file is open for writing would keep it from being started for a moment.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
