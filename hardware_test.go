@@ -54,42 +54,48 @@ var hardware = map[accel.Vendor]struct {
 		},
 	},
 	accel.MThreads: {
-		[]string{"MTT S80", "MTT S90", "MTT S5000"}, []string{"1.14.0", "2.3.2", "2.7.0", "3.3.5-server"},
+		[]string{"MTT S80", "MTT S90", "MTT S5000"},
+		[]string{"1.14.0", "2.3.2", "2.7.0", "3.3.5-server"},
 		map[string]string{
 			jsonOut: "TestParse_Recorded", textOut: "TestParse_Recorded", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone",
 			processes: "TestDetect", topology: written + "TestLinks_ByTheTool",
 		},
 	},
 	accel.Hygon: {
-		[]string{"BW"}, []string{"DTK 23.10.1", "DTK 24.04.3", "rock-6.3.16-V1.1.0a", "6.3.31-V1.5.0a"},
+		[]string{"BW"},
+		[]string{"DTK 23.10.1", "DTK 24.04.3", "rock-6.3.16-V1.1.0a", "6.3.31-V1.5.0a"},
 		map[string]string{
 			jsonOut: "TestDetect", textOut: "TestParse_RecordedTables", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone",
 			topology: written + "TestLinks_ByTheTool", partitions: "TestDetect_VirtualCards",
 		},
 	},
 	accel.Cambricon: {
-		[]string{"MLU370-X8", "MLU370-X4"}, []string{"4.20.11", "5.10.13", "5.10.22"},
+		[]string{"MLU370-X8", "MLU370-X4"},
+		[]string{"4.20.11", "5.10.13", "5.10.22"},
 		map[string]string{
 			textOut: "TestParse_Recorded", kernelOut: "TestDetect_KernelAlone", health: "TestDetect_KernelAlone", processes: "TestDetect", topology: written + "TestLinks_ByTheTool",
 		},
 	},
 	accel.Biren: {claims: map[string]string{listOut: written + "TestParse", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone"}},
 	accel.Ascend: {
-		[]string{"310P3", "910A", "910B2C", "910B4-1", "Ascend910"}, []string{"20.2.0", "22.0.3.1", "23.0.3", "24.1.0", "25.2.0", "25.5.1"},
+		[]string{"310P3", "910A", "910B2C", "910B4-1", "Ascend910"},
+		[]string{"20.2.0", "22.0.3.1", "23.0.3", "24.1.0", "25.2.0", "25.5.1"},
 		map[string]string{
 			textOut: "TestParse_RecordedTables TestParse_RecordedPages", kernelOut: "brand.TestDetect_KernelAlone", health: "TestDetect_DriverOutOfReach",
 			processes: "TestParse_RecordedTables", topology: "TestLinks_ByTheTool", partitions: "TestParseVNPU_Recorded TestDetect_VirtualNPUs",
 		},
 	},
 	accel.Kunlunxin: {
-		[]string{"R300", "P800 OAM"}, []string{"4.31", "5.0.21.26", "5.19.0.0"},
+		[]string{"R300", "P800 OAM"},
+		[]string{"4.31", "5.0.21.26", "5.19.0.0"},
 		map[string]string{
 			listOut: "TestParse_Recorded", textOut: "TestParse_Recorded", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone",
 			processes: "TestDetect", topology: written + "TestLinks_ByTheTool",
 		},
 	},
 	accel.AMD: {
-		[]string{"Instinct MI100", "Radeon Instinct MI50", "MI300A", "MI300X", "MI308X", "Radeon RX 6700", "7800 XT", "Strix Halo"}, []string{"ROCm 4.3", "5.7.0", "6.1.1", "ROCm 6.2.4", "6.9.0-rc5+"},
+		[]string{"Instinct MI100", "Radeon Instinct MI50", "MI300A", "MI300X", "MI308X", "Radeon RX 6700", "7800 XT", "Strix Halo"},
+		[]string{"ROCm 4.3", "5.7.0", "6.1.1", "ROCm 6.2.4", "6.9.0-rc5+"},
 		map[string]string{
 			jsonOut: "TestParse_Recorded", textOut: "TestParse_Recorded TestParse_RecordedPartitions", kernelOut: "kfd.TestCards_Partitions TestDetect_KernelAloneListsPartitions",
 			health: "TestDetect_KernelCompletesTheTool", processes: "TestParse_RecordedPartitions", topology: "TestLinks_AskEachToolInItsWords",
@@ -97,23 +103,27 @@ var hardware = map[accel.Vendor]struct {
 		},
 	},
 	accel.MetaX: {
-		[]string{"MetaX C500"}, []string{"2.1.12", "2.3.1"},
+		[]string{"MetaX C500"},
+		[]string{"2.1.12", "2.3.1"},
 		map[string]string{
 			textOut: "TestParse_Recorded", kernelOut: "brand.TestDetect_KernelAlone", health: "TestParse_UnknownForThatFieldAlone", processes: "TestParse_Recorded",
 		},
 	},
 	accel.Iluvatar: {
-		[]string{"BI-V100", "BI-V150"}, []string{"4.0.0", "4.3.0"},
+		[]string{"BI-V100", "BI-V150"},
+		[]string{"4.0.0", "4.3.0"},
 		map[string]string{
 			textOut: "TestParse_Recorded", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone", processes: "TestParse_Recorded",
 		},
 	},
 	accel.Enflame: {
-		[]string{"S60"}, []string{"1.2.0.301"},
+		[]string{"S60"},
+		[]string{"1.2.0.301"},
 		map[string]string{textOut: "TestParse_Recorded", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone"},
 	},
 	accel.Intel: {
-		[]string{"B580"}, []string{"1.x", "v2.0"},
+		[]string{"B580"},
+		[]string{"1.x", "v2.0"},
 		map[string]string{
 			jsonOut: "TestParse_Recorded", textOut: "TestParse_Recorded", kernelOut: "brand.TestDetect_KernelAlone", health: "TestParse_UnknownForThatFieldAlone",
 			processes: "TestParse_Recorded",
