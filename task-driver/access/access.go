@@ -113,7 +113,7 @@ func needOf(h Host, b brand, v accel.Vendor, cards []Card) (need, error) {
 		if err != nil {
 			return n, err
 		}
-		if len(own)+len(extra) == 0 {
+		if len(own)+len(extra) == 0 && !c.Instead {
 			unknown = c.UUID
 		}
 		n.card, n.extra = append(n.card, own...), append(n.extra, extra...)

@@ -218,3 +218,13 @@ func GuardedTarget(target string) bool {
 	}
 	return false
 }
+
+// BrandOf is the brand whose maker's runtime has this name, on a node where some have other names.
+func BrandOf(runtime string, names map[accel.Vendor]string) (accel.Vendor, bool) {
+	for _, v := range accel.Vendors() {
+		if runtime != "" && (brands[v].runtime == runtime || names[v] == runtime) {
+			return v, true
+		}
+	}
+	return "", false
+}

@@ -22,6 +22,12 @@ const MinAPIVersion = "1.39"
 // ErrNotFound is returned for a container or image that the daemon does not have.
 var ErrNotFound = errors.New("not found")
 
+// ErrNameInUse is returned when another container has the name.
+var ErrNameInUse = errors.New("the name is in use")
+
+// ErrNoLogs is returned where the daemon's log driver cannot be read.
+var ErrNoLogs = errors.New("the daemon's log driver cannot be read")
+
 // ErrNotRunning is returned for a signal to a container that has ended.
 var ErrNotRunning = errors.New("the container does not run")
 
@@ -54,6 +60,20 @@ type Info struct {
 	APIVersion string
 	Runtimes   []string // OCI runtimes it can start containers with, sorted
 	RootDir    string
+	CDIDirs    []string // where it looks for CDI specifications; none when it does not resolve CDI names
+}
+
+// TLS are the files of a connection to a daemon that asks for certificates.
+type TLS struct {
+	CA   string `json:"ca,omitempty" codec:"ca"`
+	Cert string `json:"cert,omitempty" codec:"cert"`
+	Key  string `json:"key,omitempty" codec:"key"`
+}
+
+// Image is what the daemon says of one image it has.
+type Image struct {
+	ID  string
+	Env []string // defaults of a container's environment, name=value
 }
 
 // Auth are credentials for a registry. They never appear in a log or an error.
@@ -61,6 +81,7 @@ type Auth struct {
 	Username      string `json:"username,omitempty" codec:"username"`
 	Password      string `json:"password,omitempty" codec:"password"`
 	ServerAddress string `json:"serveraddress,omitempty" codec:"server_address"`
+	Email         string `json:"email,omitempty" codec:"email"` // registries stopped reading it
 	IdentityToken string `json:"identitytoken,omitempty" codec:"-"`
 }
 
@@ -86,18 +107,27 @@ type Container struct {
 	CPUPeriodUS        int64
 	CPUSet             string
 	PidsLimit          int64
+	OOMScoreAdj        int // 0–1000: how soon the kernel ends it for want of memory
 	ShmBytes           int64
 	Ulimits            []Ulimit
 
-	NetworkMode, PIDMode, IPCMode    string
-	DNS, DNSSearch, DNSOptions       []string
-	ExtraHosts                       []string
-	CapAdd, CapDrop                  []string
-	GroupAdd, SecurityOpt            []string
-	Sysctls                          map[string]string
-	ReadOnlyRoot, Privileged, Init   bool
-	Runtime                          string // OCI runtime, the daemon's default when empty
-	LogMaxFiles, LogMaxFileMegabytes int    // of the daemon's own copy of the logs
+	NetworkMode, PIDMode, IPCMode     string
+	UTSMode, UserNSMode, CgroupNSMode string
+	DNS, DNSSearch, DNSOptions        []string
+	ExtraHosts                        []string
+	NetworkAliases                    []string // on a network of the daemon that has a name
+	IPv4Address, IPv6Address          string   // likewise
+	MACAddress                        string
+	CapAdd, CapDrop                   []string
+	GroupAdd, SecurityOpt             []string
+	Sysctls, StorageOpt               map[string]string
+	ReadOnlyRoot, Privileged, Init    bool
+	TTY, OpenStdin                    bool
+	NoHealthCheck                     bool     // the image's own is switched off
+	Runtime                           string   // OCI runtime, the daemon's default when empty
+	CDI                               []string // qualified names of CDI devices
+	LogType                           string   // the daemon's log driver
+	LogOptions                        map[string]string
 }
 
 // Mount is one mount of a container. Type is bind, volume or tmpfs.
@@ -105,6 +135,7 @@ type Mount struct {
 	Type, Source, Target string
 	ReadOnly             bool
 	Propagation          string            // of a bind: rprivate, rslave, rshared
+	SELinux              string            // of a bind: z or Z, by which the daemon labels the source
 	SizeBytes            int64             // of a tmpfs
 	Mode                 uint32            // of a tmpfs
 	NoCopy               bool              // of a volume
@@ -137,6 +168,8 @@ type State struct {
 	StartedAt time.Time
 	EndedAt   time.Time
 	IP        string
+	IPv6      string // global address
+	TTY       bool
 	TaskID    string // label LabelTask
 	Image     string
 }
@@ -144,6 +177,7 @@ type State struct {
 // Found is one container of a list.
 type Found struct {
 	ID, TaskID string
+	StateDir   string // label LabelState
 	Running    bool
 	CreatedAt  time.Time
 }

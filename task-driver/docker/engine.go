@@ -6,36 +6,40 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
-	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/registry"
 	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
-	"github.com/docker/go-connections/nat"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
 // Engine is one Docker daemon. It is safe for concurrent use.
 type Engine struct {
-	host string
-	cli  *client.Client
+	host   string
+	cli    *client.Client
+	agreed atomic.Bool // on a version of the API
 }
 
 // Dial prepares the connection to the daemon at host (unix:///… or tcp://…). Nothing is sent yet; the API version is
 // agreed on with the first call.
-func Dial(host string) (*Engine, error) {
-	cli, err := client.NewClientWithOpts(client.WithTLSClientConfigFromEnv(), client.WithHost(host), client.WithAPIVersionNegotiation())
+func Dial(host string) (*Engine, error) { return DialTLS(host, nil) }
+
+// DialTLS is Dial with certificates; without them those that DOCKER_CERT_PATH names are used, as by docker.
+func DialTLS(host string, t *TLS) (*Engine, error) {
+	certificates := client.WithTLSClientConfigFromEnv()
+	if t != nil {
+		certificates = client.WithTLSClientConfig(t.CA, t.Cert, t.Key)
+	}
+	cli, err := client.NewClientWithOpts(certificates, client.WithHost(host), client.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, fmt.Errorf("docker endpoint %q: %w", host, err)
 	}
@@ -97,7 +101,8 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 	if info.OSType != "" && info.OSType != "linux" {
 		return Info{}, fmt.Errorf("the Docker daemon runs %s containers, this driver needs Linux containers", info.OSType)
 	}
-	out := Info{Version: info.ServerVersion, APIVersion: api, RootDir: info.DockerRootDir}
+	e.agreed.Store(true)
+	out := Info{Version: info.ServerVersion, APIVersion: api, RootDir: info.DockerRootDir, CDIDirs: info.CDISpecDirs}
 	for name := range info.Runtimes {
 		out.Runtimes = append(out.Runtimes, name)
 	}
@@ -105,22 +110,75 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 	return out, nil
 }
 
-// ImageID is the id of an image the daemon has. It returns ErrNotFound when it has none of that name.
-func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
+// Image looks up an image the daemon has. It returns ErrNotFound when it has none of that name, or not with that digest.
+func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
 	found, err := e.cli.ImageInspect(ctx, ref)
 	if err != nil {
-		return "", e.fault("look up image "+ref, err)
+		return Image{}, e.fault("look up image "+ref, err)
 	}
-	return found.ID, nil
+	out := Image{ID: found.ID}
+	if found.Config != nil {
+		out.Env = found.Config.Env
+	}
+	return out, nil
+}
+
+// ImageID is the id of an image the daemon has, as by Image.
+func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
+	found, err := e.Image(ctx, ref)
+	return found.ID, err
+}
+
+// Load takes the images of an archive that docker save wrote.
+func (e *Engine) Load(ctx context.Context, tar io.Reader) error {
+	got, err := e.cli.ImageLoad(ctx, tar, client.ImageLoadWithQuiet(true))
+	if err != nil {
+		return e.fault("load image", err)
+	}
+	defer got.Body.Close() //nolint:errcheck // read to its end or given up
+	if err := readPull(got.Body, nil); err != nil {
+		return fmt.Errorf("load image: %w", err)
+	}
+	return nil
 }
 
 // Pull fetches an image. progress gets a short text whenever the fetched share of the known bytes has grown by a
-// tenth; it may be nil.
-func (e *Engine) Pull(ctx context.Context, ref string, auth *Auth, progress func(string)) error {
+// tenth, or by less in ten seconds; it may be nil. A pull of which nothing is heard for the time of silence (0: for ever)
+// is given up with a StalledError.
+func (e *Engine) Pull(ctx context.Context, ref string, auth *Auth, silence time.Duration, progress func(string)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	heard := func() {}
+	if silence > 0 {
+		stalled := time.AfterFunc(silence, func() { cancel(&StalledError{Ref: ref, Silence: silence}) })
+		defer stalled.Stop()
+		heard = func() { stalled.Reset(silence) }
+	}
+	err := e.pull(ctx, ref, auth, heard, progress)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("pull image %s: %w", ref, context.Cause(ctx))
+	}
+	return err
+}
+
+// StalledError says that nothing was heard of a pull for too long. Trying again later may succeed.
+type StalledError struct {
+	Ref     string
+	Silence time.Duration
+}
+
+func (e *StalledError) Error() string {
+	return fmt.Sprintf("the daemon said nothing of it for %s", e.Silence)
+}
+
+// Temporary tells callers that the same call may succeed later.
+func (e *StalledError) Temporary() bool { return true }
+
+func (e *Engine) pull(ctx context.Context, ref string, auth *Auth, heard func(), progress func(string)) error {
 	options := image.PullOptions{}
 	if auth != nil {
 		encoded, err := registry.EncodeAuthConfig(registry.AuthConfig{
-			Username: auth.Username, Password: auth.Password, ServerAddress: auth.ServerAddress, IdentityToken: auth.IdentityToken,
+			Username: auth.Username, Password: auth.Password, ServerAddress: auth.ServerAddress, Email: auth.Email, IdentityToken: auth.IdentityToken,
 		})
 		if err != nil {
 			return errors.New("encode registry credentials")
@@ -132,13 +190,24 @@ func (e *Engine) Pull(ctx context.Context, ref string, auth *Auth, progress func
 		return e.fault("pull image "+ref, err)
 	}
 	defer body.Close() //nolint:errcheck // read to its end or given up
-	if err := readPull(body, progress); err != nil {
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
+	if err := readPull(heardReader{body, heard}, progress); err != nil {
 		return fmt.Errorf("pull image %s: %w", ref, err)
 	}
 	return nil
+}
+
+// heardReader tells of every byte that comes.
+type heardReader struct {
+	io.Reader
+	heard func()
+}
+
+func (r heardReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.heard()
+	}
+	return n, err
 }
 
 // Import makes an image out of a tar archive of its file system.
@@ -156,91 +225,25 @@ func (e *Engine) Tag(ctx context.Context, ref, name string) error {
 	return e.fault("tag image "+ref, e.cli.ImageTag(ctx, ref, name))
 }
 
-// Create makes a container and returns its id.
+// Create makes a container and returns its id. It returns ErrNameInUse when another container has its name.
 func (e *Engine) Create(ctx context.Context, c Container) (string, error) {
-	config, host, err := translate(c)
+	if !e.agreed.Load() { // the request depends on it
+		if _, err := e.Info(ctx); err != nil {
+			return "", err
+		}
+	}
+	config, host, networks, err := translate(c, e.cli.ClientVersion())
 	if err != nil {
 		return "", err
 	}
-	made, err := e.cli.ContainerCreate(ctx, config, host, nil, nil, c.Name)
+	made, err := e.cli.ContainerCreate(ctx, config, host, networks, nil, c.Name)
+	if errdefs.IsConflict(err) && strings.Contains(err.Error(), "in use") {
+		return "", fmt.Errorf("create container %s: %w: %s", c.Name, ErrNameInUse, daemonWords(err))
+	}
 	if err != nil {
 		return "", e.fault("create container "+c.Name, err)
 	}
 	return made.ID, nil
-}
-
-func translate(c Container) (*container.Config, *container.HostConfig, error) {
-	config := &container.Config{
-		Image: c.Image, Entrypoint: c.Entrypoint, Cmd: c.Command, Env: c.Env, Labels: c.Labels, User: c.User,
-		WorkingDir: c.WorkDir, Hostname: c.Hostname, StopSignal: c.StopSignal, ExposedPorts: nat.PortSet{},
-	}
-	if c.StopTimeout > 0 {
-		seconds := int(c.StopTimeout.Round(time.Second) / time.Second)
-		config.StopTimeout = &seconds
-	}
-	host := &container.HostConfig{
-		NetworkMode: container.NetworkMode(c.NetworkMode), PidMode: container.PidMode(c.PIDMode), IpcMode: container.IpcMode(c.IPCMode),
-		DNS: c.DNS, DNSSearch: c.DNSSearch, DNSOptions: c.DNSOptions, ExtraHosts: c.ExtraHosts,
-		CapAdd: c.CapAdd, CapDrop: c.CapDrop, GroupAdd: c.GroupAdd, SecurityOpt: c.SecurityOpt, Sysctls: c.Sysctls,
-		ReadonlyRootfs: c.ReadOnlyRoot, Privileged: c.Privileged, ShmSize: c.ShmBytes, Runtime: c.Runtime,
-		LogConfig: container.LogConfig{Type: "json-file", Config: map[string]string{
-			"max-file": strconv.Itoa(c.LogMaxFiles), "max-size": strconv.Itoa(c.LogMaxFileMegabytes) + "m",
-		}},
-		Resources: container.Resources{
-			Memory: c.MemoryBytes, MemorySwap: c.MemoryBytes, MemoryReservation: c.MemoryReserveBytes,
-			CPUShares: c.CPUShares, CPUQuota: c.CPUQuotaUS, CPUPeriod: c.CPUPeriodUS, CpusetCpus: c.CPUSet,
-		},
-		PortBindings: nat.PortMap{},
-	}
-	if c.Init {
-		host.Init = &c.Init
-	}
-	if c.PidsLimit > 0 {
-		host.PidsLimit = &c.PidsLimit
-	}
-	for _, u := range c.Ulimits {
-		host.Ulimits = append(host.Ulimits, &container.Ulimit{Name: u.Name, Soft: u.Soft, Hard: u.Hard})
-	}
-	for _, d := range c.Devices {
-		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: d.HostPath, PathInContainer: d.Path, CgroupPermissions: d.Permissions})
-	}
-	for _, p := range c.Ports {
-		for _, protocol := range []string{"tcp", "udp"} {
-			port := nat.Port(strconv.Itoa(p.Container) + "/" + protocol)
-			config.ExposedPorts[port] = struct{}{}
-			binding := nat.PortBinding{HostPort: strconv.Itoa(p.Host)}
-			if p.HostIP != "" {
-				addr, err := netip.ParseAddr(p.HostIP)
-				if err != nil {
-					return nil, nil, fmt.Errorf("publish port %d: %w", p.Host, err)
-				}
-				binding.HostIP = addr.String()
-			}
-			host.PortBindings[port] = append(host.PortBindings[port], binding)
-		}
-	}
-	for _, m := range c.Mounts {
-		host.Mounts = append(host.Mounts, translateMount(m))
-	}
-	return config, host, nil
-}
-
-func translateMount(m Mount) mount.Mount {
-	out := mount.Mount{Type: mount.Type(m.Type), Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly}
-	switch m.Type {
-	case "bind":
-		if m.Propagation != "" {
-			out.BindOptions = &mount.BindOptions{Propagation: mount.Propagation(m.Propagation)}
-		}
-	case "tmpfs":
-		out.TmpfsOptions = &mount.TmpfsOptions{SizeBytes: m.SizeBytes, Mode: os.FileMode(m.Mode)}
-	case "volume":
-		out.VolumeOptions = &mount.VolumeOptions{NoCopy: m.NoCopy, Labels: m.Labels}
-		if m.Driver != "" {
-			out.VolumeOptions.DriverConfig = &mount.Driver{Name: m.Driver, Options: m.DriverOptions}
-		}
-	}
-	return out
 }
 
 // Start starts a container; one that runs already is no error.
@@ -264,12 +267,15 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 		s.Running = s.Running || got.State.Status == container.StateCreated
 	}
 	if got.Config != nil {
-		s.TaskID, s.Image = got.Config.Labels[LabelTask], got.Config.Image
+		s.TaskID, s.Image, s.TTY = got.Config.Labels[LabelTask], got.Config.Image, got.Config.Tty
 	}
 	if got.NetworkSettings != nil {
 		for _, n := range got.NetworkSettings.Networks { // one: a task names no second network
 			if n != nil && n.IPAddress != "" {
 				s.IP = n.IPAddress
+			}
+			if n != nil && n.GlobalIPv6Address != "" {
+				s.IPv6 = n.GlobalIPv6Address
 			}
 		}
 	}
@@ -297,13 +303,17 @@ func (e *Engine) WaitExit(ctx context.Context, id string) error {
 }
 
 // Logs opens the container's output as frames with a time each, from the given moment on (zero: from its start), and
-// goes on until the container ends.
+// goes on until the container ends. A container with a terminal has lines in place of frames. It returns ErrNoLogs where
+// the daemon's log driver cannot be read.
 func (e *Engine) Logs(ctx context.Context, id string, since time.Time) (io.ReadCloser, error) {
 	options := container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: true, Timestamps: true}
 	if !since.IsZero() {
 		options.Since = fmt.Sprintf("%d.%09d", since.Unix(), since.Nanosecond())
 	}
 	body, err := e.cli.ContainerLogs(ctx, id, options)
+	if err != nil && strings.Contains(err.Error(), "does not support reading") {
+		return nil, fmt.Errorf("%w: %s", ErrNoLogs, daemonWords(err))
+	}
 	return body, e.fault("read container logs", err)
 }
 
@@ -334,7 +344,7 @@ func (e *Engine) List(ctx context.Context, label, value string) ([]Found, error)
 	}
 	out := make([]Found, 0, len(all))
 	for _, c := range all {
-		out = append(out, Found{ID: c.ID, TaskID: c.Labels[LabelTask], Running: c.State == container.StateRunning, CreatedAt: time.Unix(c.Created, 0).UTC()})
+		out = append(out, Found{ID: c.ID, TaskID: c.Labels[LabelTask], StateDir: c.Labels[LabelState], Running: c.State == container.StateRunning, CreatedAt: time.Unix(c.Created, 0).UTC()})
 	}
 	return out, nil
 }

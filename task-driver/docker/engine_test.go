@@ -47,6 +47,13 @@ func TestEngine(t *testing.T) {
 		fake.AddImage(dockertest.Image)
 		suite(t, fake.Host)
 	})
+	t.Run("fake of Docker 18.09", func(t *testing.T) {
+		t.Parallel()
+		fake := dockertest.New(t)
+		fake.AddImage(dockertest.Image)
+		fake.SetAPIVersion("1.39")
+		suite(t, fake.Host)
+	})
 	t.Run("real", func(t *testing.T) { suite(t, dockertest.Real(t)) })
 }
 
@@ -57,7 +64,7 @@ func suite(t *testing.T, host string) {
 		t.Helper()
 		id, err := e.Create(ctx, docker.Container{
 			Name: "hf-suite-" + strings.ReplaceAll(t.Name(), "/", "-"), Image: dockertest.Image, Command: words,
-			Labels: map[string]string{docker.LabelTask: t.Name()}, LogMaxFiles: 2, LogMaxFileMegabytes: 2, MemoryBytes: 64 << 20,
+			Labels: map[string]string{docker.LabelTask: t.Name()}, LogType: "json-file", MemoryBytes: 64 << 20,
 			NetworkMode: "none",
 		})
 		if err != nil {
@@ -312,7 +319,7 @@ func TestPull(t *testing.T) {
 	e, ctx := dial(t, fake.Host), testContext(t)
 	fake.Publish("registry/app:2")
 	var said []string
-	if err := e.Pull(ctx, "registry/app:2", &docker.Auth{Username: "u", Password: "p"}, func(s string) { said = append(said, s) }); err != nil {
+	if err := e.Pull(ctx, "registry/app:2", &docker.Auth{Username: "u", Password: "p"}, 0, func(s string) { said = append(said, s) }); err != nil {
 		t.Fatal(err)
 	}
 	if want := []string{"10 % of 10.0 MiB", "50 % of 10.0 MiB", "100 % of 10.0 MiB"}; cmp.Diff(want, said) != "" {
@@ -321,8 +328,69 @@ func TestPull(t *testing.T) {
 	if _, err := e.ImageID(ctx, "registry/app:2"); err != nil {
 		t.Error(err)
 	}
-	if err := e.Pull(ctx, "registry/absent:1", nil, nil); err == nil || !strings.Contains(err.Error(), "manifest unknown") {
+	if err := e.Pull(ctx, "registry/absent:1", nil, 0, nil); err == nil || !strings.Contains(err.Error(), "manifest unknown") {
 		t.Errorf("pull of an absent image: %v", err)
+	}
+}
+
+func TestPull_Silence(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	fake.Break(dockertest.Fault{Match: "POST /images/create", Delay: time.Hour})
+	err := dial(t, fake.Host).Pull(testContext(t), "registry/app:2", nil, 20*time.Millisecond, nil)
+	var stalled *docker.StalledError
+	if !errors.As(err, &stalled) || !stalled.Temporary() || !strings.Contains(err.Error(), "said nothing of it for 20ms") {
+		t.Fatalf("pull: %v", err)
+	}
+}
+
+func TestPull_ByDigest(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	ref := "registry/app@sha256:" + strings.Repeat("ab", 32)
+	fake.Publish(ref)
+	e, ctx := dial(t, fake.Host), testContext(t)
+	if err := e.Pull(ctx, ref, nil, time.Minute, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Image(ctx, ref); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	e, ctx := dial(t, fake.Host), testContext(t)
+	if err := e.Load(ctx, strings.NewReader("saved:1 saved:2")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Image(ctx, "saved:2"); err != nil {
+		t.Error(err)
+	}
+	if err := e.Load(ctx, strings.NewReader("broken")); err == nil || !strings.Contains(err.Error(), "unexpected EOF") {
+		t.Errorf("load of a damaged archive: %v", err)
+	}
+}
+
+// What a version of the API does not know is refused, not left out.
+func TestCreate_OldDaemon(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	fake.AddImage("x")
+	fake.SetAPIVersion("1.39")
+	e, ctx := dial(t, fake.Host), testContext(t)
+	if _, err := e.Create(ctx, docker.Container{Name: "c", Image: "x", CgroupNSMode: "private"}); err == nil || !strings.Contains(err.Error(), "Docker 20.10") {
+		t.Errorf("cgroupns: %v", err)
+	}
+	if _, err := e.Create(ctx, docker.Container{Name: "c", Image: "x", MACAddress: "02:68:b3:29:da:98"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := fake.Created(); got["MacAddress"] != "02:68:b3:29:da:98" || got["NetworkingConfig"] != nil {
+		t.Errorf("created with %v", got)
+	}
+	if _, err := e.Create(ctx, docker.Container{Name: "c", Image: "x"}); !errors.Is(err, docker.ErrNameInUse) {
+		t.Errorf("a name that is in use: %v", err)
 	}
 }
 
@@ -339,7 +407,7 @@ func TestAuthFromFile(t *testing.T) {
 		"reg.example:5000/app:1":   {Username: "me", Password: "pw:x", ServerAddress: "reg.example:5000"},
 		"other.example/app@sha256": nil,
 	} {
-		got, err := docker.AuthFromFile(path, ref)
+		got, err := docker.AuthFromFile(testContext(t), path, ref)
 		if err != nil {
 			t.Errorf("%s: %v", ref, err)
 		}
@@ -350,7 +418,7 @@ func TestAuthFromFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`{"auths": secret`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := docker.AuthFromFile(path, "x"); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := docker.AuthFromFile(testContext(t), path, "x"); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("damaged file: %v", err)
 	}
 }

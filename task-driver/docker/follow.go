@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ type Follow struct {
 	Container string    `json:"container"`
 	Since     time.Time `json:"since"` // output until then was written by an earlier supervisor
 	Mark      string    `json:"mark"`  // file that keeps the time of the last output written, empty for none
+	TLS       *TLS      `json:"tls,omitempty"`
+	NoLogs    bool      `json:"no_logs,omitempty"` // the output is left to the daemon
 }
 
 // MarkFile is the name of the file, in a task's state folder, that keeps how far its output was written.
@@ -47,6 +50,7 @@ type Workload struct {
 	follow Follow
 	engine *Engine
 	resume bool
+	tty    bool
 	mark   *os.File      // nil when no mark is kept
 	marked time.Time     // the last mark
 	logs   chan struct{} // closed when the output has been written to its end
@@ -65,7 +69,7 @@ const (
 
 // NewWorkload makes the workload of a container. With resume it is not started, only taken over.
 func NewWorkload(f Follow, resume bool) (*Workload, error) {
-	engine, err := Dial(f.Host)
+	engine, err := DialTLS(f.Host, f.TLS)
 	if err != nil {
 		return nil, err
 	}
@@ -95,9 +99,12 @@ func (w *Workload) Start(ctx context.Context, stdout, stderr *os.File) (supervis
 	}
 	logCtx, cancel := context.WithCancel(ctx)
 	w.cancel = cancel
+	w.tty = state.TTY
 	go func() {
 		defer close(w.logs)
-		w.copyLogs(logCtx, stdout, stderr)
+		if !w.follow.NoLogs {
+			w.copyLogs(logCtx, stdout, stderr)
+		}
 	}()
 	return started, nil
 }
@@ -167,6 +174,9 @@ func (w *Workload) copyLogs(ctx context.Context, stdout, stderr io.Writer) {
 		}
 		ended := err == nil && !state.Running
 		broken := w.copyLogsOnce(ctx, stdout, stderr, &last)
+		if errors.Is(broken, ErrNoLogs) {
+			return
+		}
 		if ended && broken == nil {
 			return
 		}
@@ -187,16 +197,18 @@ func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, l
 	}
 	defer body.Close() //nolint:errcheck // read to its end or broken
 	resumed := *last
-	var buf []byte
+	next := frames(body)
+	if w.tty {
+		next = lines(body)
+	}
 	for {
-		stream, content, err := readFrame(body, buf)
+		stream, content, err := next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		buf = content[:0]
 		at, text := cutTime(content)
 		if !at.IsZero() && !resumed.IsZero() && !at.After(resumed) {
 			continue // "since" includes the moment itself
@@ -212,6 +224,28 @@ func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, l
 			*last = at
 		}
 		w.keepMark(*last)
+	}
+}
+
+// frames reads the output of a container without a terminal, piece by piece.
+func frames(r io.Reader) func() (byte, []byte, error) {
+	var buf []byte
+	return func() (byte, []byte, error) {
+		stream, content, err := readFrame(r, buf)
+		buf = content[:0]
+		return stream, content, err
+	}
+}
+
+// lines reads the output of a container with a terminal: there is one stream, and it has no frames.
+func lines(r io.Reader) func() (byte, []byte, error) {
+	buffered := bufio.NewReader(r)
+	return func() (byte, []byte, error) {
+		line, err := buffered.ReadBytes('\n')
+		if errors.Is(err, io.EOF) && len(line) > 0 {
+			err = nil
+		}
+		return 1, line, err
 	}
 }
 

@@ -182,3 +182,42 @@ func TestFollow_StartRefused(t *testing.T) {
 		t.Fatalf("start: %v", err)
 	}
 }
+
+func TestFollow_Terminal(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	fake.AddImage("x")
+	e := dial(t, fake.Host)
+	id, err := e.Create(testContext(t), docker.Container{Name: "c", Image: "x", Command: []string{"stubborn"}, TTY: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := startFollow(t, fake.Host, id, false, time.Time{})
+	for _, name := range []string{"USR1", "HUP", "KILL"} {
+		if err := e.Signal(testContext(t), id, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-f.exit
+	if out := <-f.out; out != "got USR1\ngot HUP\n" {
+		t.Errorf("output = %q", out)
+	}
+}
+
+// A log driver that cannot be read keeps no task waiting.
+func TestFollow_LogsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	fake := dockertest.New(t)
+	fake.AddImage("x")
+	id, err := dial(t, fake.Host).Create(testContext(t), docker.Container{Name: "c", Image: "x", Command: []string{"exit", "3"}, LogType: "syslog"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := startFollow(t, fake.Host, id, false, time.Time{})
+	if exit := <-f.exit; exit.Code != 3 {
+		t.Errorf("exit = %+v", exit)
+	}
+	if out := <-f.out; out != "" {
+		t.Errorf("output = %q", out)
+	}
+}

@@ -83,11 +83,40 @@ type pullLine struct {
 	} `json:"progressDetail"`
 }
 
-// readPull reads the answer to a pull or import to its end. The daemon answers 200 and says errors in the body.
+// sayEvery is how often a pull that is slow is told of.
+const sayEvery = 10 * time.Second
+
+// pulling keeps how much of an image has come.
+type pulling struct {
+	layers map[string]layer
+	said   int64 // percent told last; -1 is nothing
+	at     time.Time
+	now    func() time.Time
+}
+
+type layer struct{ current, total int64 }
+
+// note takes a line and returns what to say, nothing most of the time.
+func (p *pulling) note(line pullLine) string {
+	if line.Status != "Downloading" || line.Progress.Total <= 0 || line.Progress.Current < 0 {
+		return ""
+	}
+	p.layers[line.ID] = layer{min(line.Progress.Current, line.Progress.Total), line.Progress.Total}
+	var current, total float64
+	for _, l := range p.layers {
+		current, total = current+float64(l.current), total+float64(l.total)
+	}
+	percent, now := int64(current/total*100), p.now()
+	if percent <= p.said || percent/10 == p.said/10 && p.said >= 0 && now.Sub(p.at) < sayEvery {
+		return ""
+	}
+	p.said, p.at = percent, now
+	return fmt.Sprintf("%d %% of %.1f MiB", percent, total/(1<<20))
+}
+
+// readPull reads the answer to a pull, load or import to its end. The daemon answers 200 and says errors in the body.
 func readPull(r io.Reader, progress func(string)) error {
-	type layer struct{ current, total int64 }
-	layers := map[string]layer{}
-	said := int64(-1)
+	p := pulling{layers: map[string]layer{}, said: -1, now: time.Now}
 	dec := json.NewDecoder(r)
 	for {
 		var line pullLine
@@ -101,17 +130,11 @@ func readPull(r io.Reader, progress func(string)) error {
 		if line.Error != "" {
 			return errors.New(line.Error)
 		}
-		if line.Status != "Downloading" || line.Progress.Total <= 0 || progress == nil {
+		if progress == nil {
 			continue
 		}
-		layers[line.ID] = layer{line.Progress.Current, line.Progress.Total}
-		var current, total int64
-		for _, l := range layers {
-			current, total = current+l.current, total+l.total
-		}
-		if tenth := current * 10 / total; tenth > said {
-			said = tenth
-			progress(fmt.Sprintf("%d %% of %.1f MiB", tenth*10, float64(total)/(1<<20)))
+		if text := p.note(line); text != "" {
+			progress(text)
 		}
 	}
 }

@@ -1,9 +1,15 @@
 package driver
 
-import "github.com/heteroflow/heteroflow/task-driver/share"
+import (
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
+)
 
 // newBackends are all that makes shares real, in the order in which they are listed: one line each, the brand's own in the
 // order in which they are tried when the plugin's config does not say.
-func newBackends(_ share.Host) []share.Backend {
-	return []share.Backend{}
+func newBackends(h share.Host, s settings) []share.Backend {
+	return []share.Backend{
+		bronze.New(h, map[accel.Vendor]bronze.Reader{accel.NVIDIA: bronze.NVIDIA{Tool: h.Tool}}, bronze.Options{Overuse: s.overuse}),
+	}
 }

@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
-	"github.com/heteroflow/heteroflow/task-driver/docker"
+	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
 )
 
 // Config is the plugin's config block in the agent's configuration.
@@ -22,21 +21,10 @@ type Config struct {
 	OrphanAfter    string   `codec:"orphan_after"`
 	Docker         *Docker  `codec:"docker"`
 	Process        *Process `codec:"process"`
-}
 
-// Docker are the options of the container runtime.
-type Docker struct {
-	Enabled           bool     `codec:"enabled"`
-	Endpoint          string   `codec:"endpoint"`
-	AuthFile          string   `codec:"auth_file"`
-	VolumesEnabled    bool     `codec:"volumes_enabled"`
-	AllowPrivileged   bool     `codec:"allow_privileged"`
-	AllowHostNetwork  bool     `codec:"allow_host_network"`
-	AllowHostPID      bool     `codec:"allow_host_pid"`
-	AllowHostIPC      bool     `codec:"allow_host_ipc"`
-	AllowDockerSocket bool     `codec:"allow_docker_socket"`
-	AllowCaps         []string `codec:"allow_caps"`
-	AllowRuntimes     []string `codec:"allow_runtimes"`
+	RequireGrant bool                `codec:"require_grant"`
+	Share        map[string][]string `codec:"share"` // backends by brand, in the order in which they are tried
+	Bronze       *Bronze             `codec:"bronze"`
 }
 
 // Process are the options of the process runtime.
@@ -45,42 +33,20 @@ type Process struct {
 	User    string `codec:"user"`
 }
 
-// defaultCaps are the capabilities a container has unless the job drops them: Docker's own without NET_RAW, by which
-// a task could answer in its neighbours' place.
-var defaultCaps = []string{
-	"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE",
-	"SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
-}
-
-// defaultRuntimes are the OCI runtimes of the brands' container toolkits, beside the usual one.
-var defaultRuntimes = []string{"runc", "nvidia", "ascend", "mthreads", "amd"}
-
 const defaultStateDir = "/var/lib/heteroflow"
 
 // configSchema is the schema of Config.
 func configSchema() *hclspec.Spec {
-	return nomadplugin.Object(nomadplugin.Fields{
+	return withFields(nomadplugin.Fields{
 		"state_dir":        nomadplugin.OptString("state_dir", defaultStateDir),
 		"grant_public_key": nomadplugin.Attr("grant_public_key", "string", false),
 		"orphan_after":     nomadplugin.OptString("orphan_after", "10m"),
-		"docker": nomadplugin.Block("docker", false, nomadplugin.Object(nomadplugin.Fields{
-			"enabled":             nomadplugin.OptBool("enabled", true),
-			"endpoint":            nomadplugin.Attr("endpoint", "string", false),
-			"auth_file":           nomadplugin.Attr("auth_file", "string", false),
-			"volumes_enabled":     nomadplugin.OptBool("volumes_enabled", false),
-			"allow_privileged":    nomadplugin.OptBool("allow_privileged", false),
-			"allow_host_network":  nomadplugin.OptBool("allow_host_network", false),
-			"allow_host_pid":      nomadplugin.OptBool("allow_host_pid", false),
-			"allow_host_ipc":      nomadplugin.OptBool("allow_host_ipc", false),
-			"allow_docker_socket": nomadplugin.OptBool("allow_docker_socket", false),
-			"allow_caps":          nomadplugin.Attr("allow_caps", "list(string)", false),
-			"allow_runtimes":      nomadplugin.Attr("allow_runtimes", "list(string)", false),
-		})),
+		"docker":           nomadplugin.Block("docker", false, dockerSchema()),
 		"process": nomadplugin.Block("process", false, nomadplugin.Object(nomadplugin.Fields{
 			"enabled": nomadplugin.OptBool("enabled", false),
 			"user":    nomadplugin.Attr("user", "string", false),
 		})),
-	})
+	}, shareFields())
 }
 
 // settings is a Config that has been checked.
@@ -88,6 +54,8 @@ type settings struct {
 	Config
 	key         ed25519.PublicKey // nil: grants are taken as they are
 	orphanAfter time.Duration     // 0: never
+	order       share.Order
+	overuse     bronze.Policy
 }
 
 // settle fills defaults and checks. Each problem is a sentence that says what to write.
@@ -106,18 +74,7 @@ func (c Config) settle() (settings, error) {
 	if !filepath.IsAbs(s.StateDir) {
 		problems = append(problems, fmt.Errorf("state_dir: %q is not absolute: write a full path, for example %q", s.StateDir, defaultStateDir))
 	}
-	if s.Docker.Endpoint == "" {
-		s.Docker.Endpoint = docker.DefaultHost()
-	}
-	if scheme, _, ok := strings.Cut(s.Docker.Endpoint, "://"); !ok || !slices.Contains([]string{"unix", "tcp", "http", "https"}, scheme) {
-		problems = append(problems, fmt.Errorf(`docker.endpoint: %q is not an address: write for example "unix:///var/run/docker.sock" or "tcp://127.0.0.1:2376"`, s.Docker.Endpoint))
-	}
-	if s.Docker.AllowCaps == nil {
-		s.Docker.AllowCaps = defaultCaps
-	}
-	if s.Docker.AllowRuntimes == nil {
-		s.Docker.AllowRuntimes = defaultRuntimes
-	}
+	problems = append(problems, s.Docker.settle())
 	if s.GrantPublicKey != "" {
 		key, err := base64.StdEncoding.DecodeString(s.GrantPublicKey)
 		if err != nil || len(key) != ed25519.PublicKeySize {
@@ -125,6 +82,7 @@ func (c Config) settle() (settings, error) {
 		}
 		s.key = key
 	}
+	problems = append(problems, s.settleShares())
 	if s.OrphanAfter != "" {
 		d, err := time.ParseDuration(s.OrphanAfter)
 		if err != nil || d < 0 {
@@ -137,39 +95,3 @@ func (c Config) settle() (settings, error) {
 
 func (s settings) tasksDir() string  { return filepath.Join(s.StateDir, "tasks") }
 func (s settings) leasesDir() string { return filepath.Join(s.StateDir, "leases") }
-
-// capabilities are the container's: the defaults and what the job adds within the allowed ones, less what it drops.
-func (d *Docker) capabilities(add, drop []string) ([]string, error) {
-	has := map[string]bool{}
-	norm := func(s string) string { return strings.TrimPrefix(strings.ToUpper(strings.TrimSpace(s)), "CAP_") }
-	allowed := map[string]bool{}
-	for _, c := range d.AllowCaps {
-		allowed[norm(c)] = true
-	}
-	for _, c := range defaultCaps {
-		has[c] = allowed[c] || allowed["ALL"]
-	}
-	for _, c := range add {
-		if !allowed[norm(c)] && !allowed["ALL"] {
-			return nil, fmt.Errorf("cap_add: %s is not allowed on this node: leave it out, or have it added to docker { allow_caps } in the plugin's config", c)
-		}
-		has[norm(c)] = true
-	}
-	for _, c := range drop {
-		if norm(c) == "ALL" {
-			for _, d := range defaultCaps {
-				has[d] = slices.ContainsFunc(add, func(a string) bool { return norm(a) == d })
-			}
-			continue
-		}
-		has[norm(c)] = false
-	}
-	var list []string
-	for c, on := range has {
-		if on {
-			list = append(list, c)
-		}
-	}
-	slices.Sort(list)
-	return list, nil
-}

@@ -66,7 +66,7 @@ func TestTaskConfig_Decode(t *testing.T) {
 	want := TaskConfig{
 		Runtime: "docker", Image: "app:1", Images: map[string]string{"nvidia": "cuda:1"}, Command: "serve", Args: []string{"--port", "8000"},
 		Labels: map[string]string{"team": "ml"}, Env: map[string]string{"A": "1"}, Ports: []string{"http"}, ShmSize: "1GiB",
-		Ulimit: map[string]string{"nofile": "1024:2048"}, CPUCFSPeriod: 100000, Grant: "hfg1.x.y",
+		Ulimit: map[string]string{"nofile": "1024:2048"}, CPUCFSPeriod: 100000, Grant: "hfg1.x.y", NameAttempts: 5, Devices: []DeviceConfig{},
 		Mounts: []MountConfig{
 			{Type: "bind", Source: "local/data", Target: "/data", ReadOnly: true, BindOptions: &BindConfig{Propagation: "rslave"}},
 			{Type: "tmpfs", Target: "/cache", TmpfsOptions: &TmpfsConfig{Size: 1000000}},

@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/access"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
@@ -23,6 +27,8 @@ type dockerRuntime struct {
 	engine   *docker.Engine
 	options  *Docker
 	stateDir string
+	probe    func(runtimes, cdiDirs []string) (access.Host, error) // looks at the host
+	log      hclog.Logger
 }
 
 var _ runtime = (*dockerRuntime)(nil)
@@ -34,7 +40,14 @@ func (r *dockerRuntime) check(p *plan) error {
 	if p.cfg.GetNetworkIsolationSpec().GetMode() == driverpb.NetworkIsolationSpec_GROUP {
 		return errors.New(`network { mode = "bridge" } is not supported: leave mode out, the container gets the docker bridge and its ports are published by config { ports = [...] }`)
 	}
-	_, err := r.container(p, "", docker.Info{})
+	ref, err := p.share.image(p.tc)
+	if err != nil {
+		return err
+	}
+	if r.options.RequireDigest && !pinned(ref) {
+		return fmt.Errorf(`config.image: %s is not pinned, which this node asks for: write name@sha256:… ("docker images --digests" shows it)`, ref)
+	}
+	_, err = r.container(p, build{})
 	return err
 }
 
@@ -43,21 +56,26 @@ func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
-	ref, err := p.share.image(p.tc)
+	b := build{}
+	if b.access, err = r.access(p, info); err != nil {
+		return supervisor.Spec{}, err
+	}
+	if b.image, err = p.share.image(p.tc); err != nil {
+		return supervisor.Spec{}, err
+	}
+	image, err := r.fetch(ctx, p, b.image, event)
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
-	if err := r.fetch(ctx, p, ref, event); err != nil {
-		return supervisor.Spec{}, err
-	}
-	container, err := r.container(p, ref, info)
+	b.unset = unset(image, p.env)
+	container, err := r.container(p, b)
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
 	if err := r.makeFolders(p, container.Mounts); err != nil {
 		return supervisor.Spec{}, err
 	}
-	id, err := r.engine.Create(ctx, container)
+	id, err := r.create(ctx, p, container)
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
@@ -65,9 +83,47 @@ func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event
 	return r.spec(p.cfg.GetId(), rec, time.Time{})
 }
 
+// access works out how the container gets to its cards on this node.
+func (r *dockerRuntime) access(p *plan, info docker.Info) (access.Access, error) {
+	if want := p.tc.OCIRuntime; want != "" && !slices.Contains(info.Runtimes, want) {
+		return access.Access{}, fmt.Errorf("config.oci_runtime: the Docker daemon has no runtime %q: write one of %s", want, strings.Join(info.Runtimes, ", "))
+	}
+	host, err := r.probe(info.Runtimes, info.CDIDirs)
+	if err != nil {
+		r.log.Warn("CDI specifications left out", "error", err)
+	}
+	host.Names = r.options.runtimeNames()
+	return access.Plan(host, p.accessCards(), p.tc.OCIRuntime)
+}
+
+// create makes the container. One that has ended and holds its name is removed when it is ours: an earlier start whose
+// end nobody saw.
+func (r *dockerRuntime) create(ctx context.Context, p *plan, c docker.Container) (string, error) {
+	for attempt := 0; ; attempt++ {
+		id, err := r.engine.Create(ctx, c)
+		if !errors.Is(err, docker.ErrNameInUse) || attempt >= p.tc.NameAttempts {
+			return id, err
+		}
+		found, listErr := r.engine.List(ctx, docker.LabelTask, p.cfg.GetId())
+		if listErr != nil {
+			return "", errors.Join(err, listErr)
+		}
+		removed := false
+		for _, f := range found {
+			if f.StateDir == r.stateDir && !f.Running {
+				removed, err = true, errors.Join(err, r.engine.Remove(ctx, f.ID))
+			}
+		}
+		if !removed {
+			return "", err
+		}
+	}
+}
+
 func (r *dockerRuntime) spec(taskID string, rec *record, since time.Time) (supervisor.Spec, error) {
 	body, err := json.Marshal(docker.Follow{
 		Host: cmp.Or(rec.Host, r.engine.Host()), Container: rec.Container, Since: since, Mark: r.mark(taskID),
+		TLS: r.options.TLS, NoLogs: r.options.NoLogs,
 	})
 	if err != nil {
 		return supervisor.Spec{}, fmt.Errorf("encode container: %w", err)
@@ -78,55 +134,6 @@ func (r *dockerRuntime) spec(taskID string, rec *record, since time.Time) (super
 // mark is the file that keeps how far a task's output was written.
 func (r *dockerRuntime) mark(taskID string) string {
 	return filepath.Join(supervisor.Dir(filepath.Join(r.stateDir, "tasks"), taskID), docker.MarkFile)
-}
-
-// fetch pulls the image when the daemon does not have it. An image without a tag is "latest", which is always asked
-// for anew, as Docker users expect; when the registry does not answer, what is there is used.
-func (r *dockerRuntime) fetch(ctx context.Context, p *plan, ref string, event func(string)) error {
-	_, missing := r.engine.ImageID(ctx, ref)
-	if missing == nil && !p.tc.ForcePull {
-		return nil
-	}
-	if missing != nil && !errors.Is(missing, docker.ErrNotFound) {
-		return missing
-	}
-	auth, err := r.auth(p.tc, ref)
-	if err != nil {
-		return err
-	}
-	event("Downloading image " + ref)
-	err = r.engine.Pull(ctx, ref, auth, func(text string) { event("Downloading image " + ref + ": " + text) })
-	if err == nil {
-		return nil
-	}
-	if missing == nil {
-		event("Image " + ref + " could not be fetched anew, the one on the node is used")
-		return nil
-	}
-	var down *docker.UnreachableError
-	if errors.As(err, &down) {
-		return err
-	}
-	return &pullError{err}
-}
-
-// pullError is a failed pull: registries come back, so the restart policy decides.
-type pullError struct{ err error }
-
-func (e *pullError) Error() string {
-	return e.err.Error() + ": check the image's name and that this node reaches its registry, or load the image on the node"
-}
-func (e *pullError) Unwrap() error   { return e.err }
-func (e *pullError) Temporary() bool { return true }
-
-func (r *dockerRuntime) auth(tc TaskConfig, ref string) (*docker.Auth, error) {
-	if tc.Auth != nil && tc.Auth.Username != "" {
-		return tc.Auth, nil
-	}
-	if r.options.AuthFile == "" {
-		return nil, nil
-	}
-	return docker.AuthFromFile(r.options.AuthFile, ref)
 }
 
 // makeFolders makes the folders below the task's own that a bind mount names, as the daemon does for absolute paths.
@@ -152,14 +159,18 @@ func (r *dockerRuntime) network(ctx context.Context, p *plan, rec *record) *driv
 		return nil
 	}
 	ports := map[string]int32{}
-	for _, label := range p.tc.Ports {
+	for _, label := range portLabels(p.tc) {
 		for _, port := range p.cfg.GetResources().GetPorts() {
 			if port.GetLabel() == label {
-				ports[label] = int32(containerPort(port))
+				ports[label] = int32(containerPort(port, p.tc.PortMap))
 			}
 		}
 	}
-	return &driverpb.NetworkOverride{PortMap: ports, Addr: state.IP}
+	addr := state.IP
+	if p.tc.AdvertiseIPv6 && state.IPv6 != "" {
+		addr = state.IPv6
+	}
+	return &driverpb.NetworkOverride{PortMap: ports, Addr: addr}
 }
 
 func (r *dockerRuntime) signal(ctx context.Context, t *task, signal string) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/access"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/docker/dockertest"
 )
@@ -25,6 +26,7 @@ func dockerRig(t testing.TB, options map[string]any) (*rig, *dockertest.Engine) 
 	t.Helper()
 	fake := dockertest.New(t)
 	fake.AddImage("app:1")
+	fake.SetRuntimes(append(access.Runtimes(), "runc")...)
 	all := map[string]any{"endpoint": fake.Host}
 	for k, v := range options {
 		all[k] = v
@@ -194,21 +196,6 @@ func TestDocker_Request(t *testing.T) {
 	}
 }
 
-func TestDocker_DeviceNodesOfTheCards(t *testing.T) {
-	t.Parallel()
-	res := whole(accel.NVIDIA, "GPU-1")
-	res.Cards[0].Nodes = []string{"/dev/null", "/dev/heteroflow-no-such-node", "/etc/passwd", "/dev/../etc/passwd"}
-	s, err := admit(taskOf(reserve(t, res)), TaskConfig{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := devices(&plan{cfg: &driverpb.TaskConfig{}, share: s})
-	want := []docker.Device{{HostPath: "/dev/null", Path: "/dev/null", Permissions: "rwm"}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("devices (-want +got):\n%s", diff)
-	}
-}
-
 func TestDocker_UnlimitedMemory(t *testing.T) {
 	t.Parallel()
 	cfg := &driverpb.TaskConfig{Resources: &driverpb.Resources{
@@ -247,7 +234,7 @@ func TestDocker_Refusals(t *testing.T) {
 		"apparmor off":          {config: with("security_opt", []string{"apparmor:unconfined"}), want: "may switch a protection off"},
 		"a capability":          {config: with("cap_add", []string{"SYS_ADMIN"}), want: "cap_add: SYS_ADMIN is not allowed"},
 		"a runtime":             {config: with("oci_runtime", "kata"), want: `oci_runtime: "kata" is not allowed`},
-		"a runtime not there":   {config: with("oci_runtime", "nvidia"), want: `the Docker daemon has no runtime "nvidia"`},
+		"a maker's runtime":     {config: with("oci_runtime", "nvidia"), want: "and this task was given none"},
 		"an unknown port":       {config: with("ports", []string{"http"}), want: `the group's network has no port "http"`},
 		"docker's socket":       {rig: open, config: with("volumes", []string{"/var/run/docker.sock:/s"}), want: "docker { allow_docker_socket = true }"},
 		"docker's other socket": {config: with("volumes", []string{socket + ":/s"}), want: "docker { allow_docker_socket = true }"},
@@ -345,7 +332,7 @@ func TestDocker_Pull(t *testing.T) {
 	c := app("sleep")
 	c["image"] = "model:2"
 	r.start(r.job(c))
-	for _, want := range []string{"Downloading image model:2", "Downloading image model:2: 10 % of 10.0 MiB"} {
+	for _, want := range []string{"Pulling image model:2", "Pulling image model:2: 10 % of 10.0 MiB"} {
 		if got := <-events; got != want {
 			t.Errorf("event %q, want %q", got, want)
 		}
@@ -581,8 +568,8 @@ func TestDocker_Real(t *testing.T) {
 		if !strings.Contains(out, "FROM_IMAGE=yes\n") || !strings.Contains(out, "NVIDIA_VISIBLE_DEVICES=void\n") {
 			t.Errorf("output %q", out)
 		}
-		_, out = run(t, map[string]any{"args": []string{"env"}}, func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, whole(accel.NVIDIA, "GPU-9")) })
-		if !strings.Contains(out, "NVIDIA_VISIBLE_DEVICES=GPU-9\n") {
+		_, out = run(t, map[string]any{"args": []string{"env"}}, func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, whole(accel.NVIDIA, "SIM-9")) })
+		if !strings.Contains(out, "NVIDIA_VISIBLE_DEVICES=SIM-9\n") {
 			t.Errorf("output %q", out)
 		}
 	})

@@ -4,18 +4,24 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/access"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 )
 
-// container turns a plan into what is asked of the daemon. It is pure but for looking at links and device nodes.
-func (r *dockerRuntime) container(p *plan, image string, info docker.Info) (docker.Container, error) {
+// build is what a container is made with beside its plan.
+type build struct {
+	image  string
+	access access.Access
+	unset  []string // variables of the image that a task does not get
+}
+
+// container turns a plan into what is asked of the daemon. It is pure but for looking at links. What a job says comes
+// first, what its cards need last, so that nothing of the former undoes the latter.
+func (r *dockerRuntime) container(p *plan, b build) (docker.Container, error) {
 	var problems []error
 	bad := func(err error) {
 		if err != nil {
@@ -27,28 +33,37 @@ func (r *dockerRuntime) container(p *plan, image string, info docker.Info) (dock
 	bad(err)
 	mounts, err := r.mounts(p)
 	bad(err)
-	ports, err := publish(p.cfg, p.tc)
+	devices, err := r.devices(p)
 	bad(err)
-	oci, err := r.ociRuntime(p, info)
+	ports, err := publish(p.cfg, p.tc)
 	bad(err)
 	bad(r.securityOpts(p.tc))
 	shm, err := parseBytes(p.tc.ShmSize)
 	bad(err)
+	pids, err := r.options.pids(p.tc.PidsLimit)
+	bad(err)
+	logType, logOptions, err := r.options.logging(p.tc.Logging)
+	bad(err)
+	bad(r.ociRuntime(p))
 	if len(problems) > 0 {
 		return docker.Container{}, errors.Join(problems...)
 	}
 	linux := p.cfg.GetResources().GetLinuxResources()
+	limit, reserve := containerMemoryLimits(p.cfg, p.tc)
 	c := docker.Container{
-		Name: containerName(p.cfg), Image: image, Entrypoint: p.tc.Entrypoint, Command: argv(p.tc), Env: envList(p.env),
+		Name: containerName(p.cfg), Image: b.image, Entrypoint: p.tc.Entrypoint, Command: argv(p.tc), Env: append(envList(p.env), b.unset...),
 		Labels: r.labels(p), User: p.cfg.GetUser(), WorkDir: p.tc.WorkDir, Hostname: p.tc.Hostname, StopSignal: p.tc.StopSignal,
-		Mounts: mounts, Devices: devices(p), Ports: ports,
-		MemoryBytes: memoryLimit(p.cfg), MemoryReserveBytes: memoryReserve(p.cfg),
-		CPUShares: linux.GetCpuShares(), CPUSet: linux.GetCpusetCpus(), PidsLimit: p.tc.PidsLimit, ShmBytes: shm,
+		Mounts: mounts, Devices: devices, Ports: ports,
+		MemoryBytes: limit, MemoryReserveBytes: reserve, OOMScoreAdj: p.tc.OOMScoreAdj,
+		CPUShares: linux.GetCpuShares(), CPUSet: linux.GetCpusetCpus(), PidsLimit: pids, ShmBytes: shm,
 		NetworkMode: p.tc.NetworkMode, PIDMode: p.tc.PIDMode, IPCMode: p.tc.IPCMode,
-		DNS: p.tc.DNSServers, ExtraHosts: p.tc.ExtraHosts,
-		CapAdd: caps, CapDrop: []string{"ALL"}, GroupAdd: p.tc.GroupAdd, SecurityOpt: p.tc.SecurityOpt, Sysctls: p.tc.Sysctl,
-		ReadOnlyRoot: p.tc.ReadonlyRootfs, Privileged: p.tc.Privileged, Init: p.tc.Init, Runtime: oci,
-		LogMaxFiles: 2, LogMaxFileMegabytes: 2, // enough to bridge a supervisor; Nomad keeps the logs themselves
+		UTSMode: p.tc.UTSMode, UserNSMode: p.tc.UserNSMode, CgroupNSMode: p.tc.CgroupNS,
+		DNS: p.tc.DNSServers, DNSSearch: p.tc.DNSSearch, DNSOptions: p.tc.DNSOptions, ExtraHosts: p.tc.ExtraHosts,
+		NetworkAliases: p.tc.Aliases, IPv4Address: p.tc.IPv4, IPv6Address: p.tc.IPv6, MACAddress: p.tc.MACAddress,
+		CapAdd: caps, CapDrop: []string{"ALL"}, GroupAdd: p.tc.GroupAdd, SecurityOpt: p.tc.SecurityOpt, Sysctls: p.tc.Sysctl, StorageOpt: p.tc.StorageOpt,
+		ReadOnlyRoot: p.tc.ReadonlyRootfs, Privileged: p.tc.Privileged, Init: p.tc.Init, TTY: p.tc.TTY, OpenStdin: p.tc.Interactive,
+		NoHealthCheck: p.tc.HealthChecks != nil && p.tc.HealthChecks.Disable, Runtime: p.tc.OCIRuntime,
+		LogType: logType, LogOptions: logOptions,
 	}
 	if c.Privileged {
 		c.CapAdd, c.CapDrop = nil, nil
@@ -57,9 +72,13 @@ func (r *dockerRuntime) container(p *plan, image string, info docker.Info) (dock
 		c.CPUQuotaUS, c.CPUPeriodUS = cpuQuota(linux.GetPercentTicks(), p.tc.CPUCFSPeriod)
 	}
 	if dns := p.cfg.GetDns(); dns != nil {
-		c.DNSSearch, c.DNSOptions = dns.GetSearches(), dns.GetOptions()
-		if len(c.DNS) == 0 {
-			c.DNS = dns.GetServers()
+		for _, of := range []struct {
+			own  *[]string
+			nets []string
+		}{{&c.DNS, dns.GetServers()}, {&c.DNSSearch, dns.GetSearches()}, {&c.DNSOptions, dns.GetOptions()}} {
+			if len(*of.own) == 0 {
+				*of.own = of.nets
+			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.tc.Ulimit)) {
@@ -69,7 +88,23 @@ func (r *dockerRuntime) container(p *plan, image string, info docker.Info) (dock
 		}
 		c.Ulimits = append(c.Ulimits, limit)
 	}
+	applyAccess(&c, b.access)
+	p.applyShare(&c)
 	return c, nil
+}
+
+// containerMemoryLimits are the hard and the soft limit in bytes, of which 0 is none. memory_hard_limit is the stock
+// driver's older word for memory_max: the larger counts.
+func containerMemoryLimits(cfg *driverpb.TaskConfig, tc TaskConfig) (limit, reserve int64) {
+	limit, reserve = memoryLimit(cfg), memoryReserve(cfg)
+	asked := cfg.GetResources().GetAllocatedResources().GetMemory().GetMemoryMb() << 20
+	if hard := tc.MemoryHardMiB << 20; limit > 0 && hard > limit {
+		limit = hard
+		if reserve == 0 && asked < hard {
+			reserve = asked
+		}
+	}
+	return limit, reserve
 }
 
 // memoryReserve is the soft limit in bytes: what the job asked for, when it may use more.
@@ -141,6 +176,12 @@ func (r *dockerRuntime) hostModes(tc TaskConfig) error {
 		return refuse("pid_mode", "host", "allow_host_pid")
 	case mode(tc.IPCMode) == "host" && !o.AllowHostIPC:
 		return refuse("ipc_mode", "host", "allow_host_ipc")
+	case mode(tc.UTSMode) != "" && !o.AllowPrivileged:
+		return refuse("uts_mode", tc.UTSMode, "allow_privileged")
+	case mode(tc.UserNSMode) != "" && !o.AllowPrivileged:
+		return refuse("userns_mode", tc.UserNSMode, "allow_privileged")
+	case mode(tc.CgroupNS) == "host" && !o.AllowPrivileged:
+		return refuse("cgroupns", "host", "allow_privileged")
 	case tc.Privileged && !o.AllowPrivileged:
 		return refuse("privileged", "a privileged container, which sees every card of the node,", "allow_privileged")
 	}
@@ -161,63 +202,43 @@ func (r *dockerRuntime) securityOpts(tc TaskConfig) error {
 	return nil
 }
 
-// vendorRuntimes are the OCI runtimes that the makers' container toolkits install.
-var vendorRuntimes = map[accel.Vendor]string{
-	accel.NVIDIA: "nvidia", accel.Ascend: "ascend", accel.MThreads: "mthreads", accel.AMD: "amd",
+// ociRuntime checks the runtime the job asks for. A maker's runtime is for tasks with a card of the brand: others it
+// might show every card.
+func (r *dockerRuntime) ociRuntime(p *plan) error {
+	want := p.tc.OCIRuntime
+	if want == "" {
+		return nil
+	}
+	if !slices.Contains(r.options.AllowRuntimes, want) {
+		return fmt.Errorf("oci_runtime: %q is not allowed on this node: write one of %s, or have it added to docker { allow_runtimes } in the plugin's config", want, strings.Join(r.options.AllowRuntimes, ", "))
+	}
+	if v, ok := access.BrandOf(want, r.options.runtimeNames()); ok && !slices.Contains(p.share.vendors(), v) {
+		return fmt.Errorf("oci_runtime: %q shows cards of brand %s, and this task was given none: leave it out", want, v)
+	}
+	return nil
 }
 
-// ociRuntime is the job's when allowed, else the granted brand's when the daemon has it, else the daemon's default.
-func (r *dockerRuntime) ociRuntime(p *plan, info docker.Info) (string, error) {
-	if want := p.tc.OCIRuntime; want != "" {
-		if !slices.Contains(r.options.AllowRuntimes, want) {
-			return "", fmt.Errorf("oci_runtime: %q is not allowed on this node: write one of %s, or have it added to docker { allow_runtimes } in the plugin's config", want, strings.Join(r.options.AllowRuntimes, ", "))
-		}
-		if info.Version != "" && !slices.Contains(info.Runtimes, want) {
-			return "", fmt.Errorf("oci_runtime: the Docker daemon has no runtime %q: write one of %s", want, strings.Join(info.Runtimes, ", "))
-		}
-		return want, nil
+// containerPort is where in the container a port of the group leads: where port_map says, else the port's "to", else the
+// same number.
+func containerPort(p *driverpb.PortMapping, portMap map[string]int) int {
+	if to := portMap[p.GetLabel()]; to > 0 {
+		return to
 	}
-	for _, v := range p.share.vendors() {
-		if name := vendorRuntimes[v]; name != "" && slices.Contains(info.Runtimes, name) {
-			return name, nil
-		}
-	}
-	return "", nil
-}
-
-// devices are the nodes that device plugins ask for and those of the granted cards, where they exist: a simulated
-// card has none.
-func devices(p *plan) []docker.Device {
-	var out []docker.Device
-	seen := map[string]bool{}
-	add := func(host, inside, permissions string) {
-		if seen[inside] {
-			return
-		}
-		seen[inside] = true
-		out = append(out, docker.Device{HostPath: host, Path: inside, Permissions: permissions})
-	}
-	for _, d := range p.cfg.GetDevices() {
-		permissions := d.GetCgroupPermissions()
-		if permissions == "" {
-			permissions = "rwm"
-		}
-		add(d.GetHostPath(), d.GetTaskPath(), permissions)
-	}
-	for _, path := range p.share.nodes {
-		info, err := os.Stat(path)
-		if err == nil && info.Mode()&os.ModeDevice != 0 && within("/dev", filepath.Clean(path)) {
-			add(path, path, "rwm")
-		}
-	}
-	return out
-}
-
-func containerPort(p *driverpb.PortMapping) int {
 	if p.GetTo() > 0 {
 		return int(p.GetTo())
 	}
 	return int(p.GetValue())
+}
+
+// portLabels are the ports a task names, in ports and in port_map.
+func portLabels(tc TaskConfig) []string {
+	labels := slices.Clone(tc.Ports)
+	for _, label := range slices.Sorted(maps.Keys(tc.PortMap)) {
+		if !slices.Contains(labels, label) {
+			labels = append(labels, label)
+		}
+	}
+	return labels
 }
 
 // publish maps the ports the task names to those Nomad reserved on the host.
@@ -227,7 +248,7 @@ func publish(cfg *driverpb.TaskConfig, tc TaskConfig) ([]docker.Port, error) {
 	for _, p := range cfg.GetResources().GetPorts() {
 		known = append(known, p.GetLabel())
 	}
-	for _, label := range tc.Ports {
+	for _, label := range portLabels(tc) {
 		at := slices.Index(known, label)
 		if at < 0 {
 			return nil, fmt.Errorf("ports: the group's network has no port %q: write one of [%s], or add port %q { } to the network block", label, strings.Join(known, ", "), label)
@@ -236,7 +257,7 @@ func publish(cfg *driverpb.TaskConfig, tc TaskConfig) ([]docker.Port, error) {
 			continue // nothing to publish: the port is the host's own, or there is no network
 		}
 		p := cfg.GetResources().GetPorts()[at]
-		out = append(out, docker.Port{HostIP: p.GetHostIp(), Host: int(p.GetValue()), Container: containerPort(p)})
+		out = append(out, docker.Port{HostIP: p.GetHostIp(), Host: int(p.GetValue()), Container: containerPort(p, tc.PortMap)})
 	}
 	return out, nil
 }

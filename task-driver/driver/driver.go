@@ -15,8 +15,10 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
+	"github.com/heteroflow/heteroflow/task-driver/access"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/process"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -31,7 +33,10 @@ type Driver struct {
 	launcher supervisor.Launcher
 	cgroups  string // root of the cgroup file system
 	events   *events
-	done     context.Context // ends with the process
+	tool     share.Tool
+	backends func(share.Host) []share.Backend // nil: all there are
+	maker    string                           // this process, in the ledger of shares
+	done     context.Context                  // ends with the process
 	cancel   context.CancelFunc
 
 	mu       sync.Mutex
@@ -39,6 +44,9 @@ type Driver struct {
 	tasks    map[string]*task
 	starting map[string]chan struct{} // ids in Start, which the sweep must not touch; closed when Start ends
 	runtimes map[string]runtime
+	manager  *share.Manager
+
+	shareLook shareLook
 }
 
 var _ nomadplugin.Driver = (*Driver)(nil)
@@ -49,17 +57,23 @@ type Options struct {
 	Log      hclog.Logger
 	Launcher supervisor.Launcher // how supervisors are started
 	Cgroups  string              // root of the cgroup file system; empty for /sys/fs/cgroup
+	Tool     share.Tool          // runs makers' tools; nil for those of this machine
+	// Backends make shares; nil for all that there are.
+	Backends func(share.Host) []share.Backend
 }
 
 // New makes a driver with the default config.
 func New(o Options) *Driver {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
-		version: o.Version, log: o.Log, launcher: o.Launcher, cgroups: o.Cgroups, done: ctx, cancel: cancel,
+		version: o.Version, log: o.Log, launcher: o.Launcher, cgroups: o.Cgroups, tool: o.Tool, backends: o.Backends, maker: makerOf(self()), done: ctx, cancel: cancel,
 		events: newEvents(), tasks: map[string]*task{}, starting: map[string]chan struct{}{},
 	}
 	if d.log == nil {
 		d.log = hclog.NewNullLogger()
+	}
+	if d.tool == nil {
+		d.tool = share.Exec{}
 	}
 	if d.cgroups == "" {
 		d.cgroups = "/sys/fs/cgroup"
@@ -100,24 +114,32 @@ func (d *Driver) Configure(msgpack []byte) error {
 	if err := nomadplugin.DecodeConfig(msgpack, &c); err != nil {
 		return fmt.Errorf("plugin config: %w", err)
 	}
+	if err := refusedDocker(msgpack); err != nil {
+		return fmt.Errorf("plugin config: %w", err)
+	}
 	s, err := c.settle()
 	if err != nil {
 		return fmt.Errorf("plugin config: %w", err)
 	}
 	runtimes := map[string]runtime{}
 	if s.Docker.Enabled {
-		engine, err := docker.Dial(s.Docker.Endpoint)
+		engine, err := docker.DialTLS(s.Docker.Endpoint, s.Docker.TLS)
 		if err != nil {
 			return fmt.Errorf("plugin config: %w", err)
 		}
-		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir}
+		probe := func(runtimes, cdiDirs []string) (access.Host, error) { return access.Probe("/", runtimes, cdiDirs) }
+		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir, probe: probe, log: d.log}
 	}
 	if s.Process.Enabled {
 		runtimes[runtimeProcess] = &processRuntime{options: s.Process, cgroups: d.cgroups, mode: process.Detect(d.cgroups)}
 	}
+	manager, err := d.newManager(s)
+	if err != nil {
+		return fmt.Errorf("plugin config: %w", err)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.settings, d.runtimes = s, runtimes
+	d.settings, d.runtimes, d.manager = s, runtimes, manager
 	return nil
 }
 
@@ -238,5 +260,9 @@ func (d *Driver) Inspect(ctx context.Context, id string) (*driverpb.TaskStatus, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return t.status(), t.runtime.inspect(ctx, t), nil
+	attrs := t.runtime.inspect(ctx, t)
+	if held := describeShares(t.record.Shares); held != "" {
+		attrs["shares"] = held
+	}
+	return t.status(), attrs, nil
 }

@@ -6,9 +6,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/access"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 )
 
 // Variables by which a task learns what it was given.
@@ -21,15 +22,15 @@ const (
 )
 
 // taskEnv is the environment of a task. What comes later wins: Nomad's env (templates included), the config's env, the
-// device plugins' env, then what the driver alone knows. The brands' visible-devices variables come last, so that
-// nothing a job or an image sets can show a card that was not granted.
-func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission) map[string]string {
+// device plugins' env, then what the driver alone knows. The brands' visible-devices variables and what the shares need come
+// last, so that nothing a job or an image sets can show a card that was not granted, or lift a limit.
+func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission, setup share.Combined) map[string]string {
 	env := map[string]string{}
 	maps.Copy(env, cfg.GetEnv())
 	maps.Copy(env, tc.Env)
 	maps.Copy(env, cfg.GetDeviceEnv())
 	for name := range env {
-		if strings.HasPrefix(name, grant.EnvPrefix) {
+		if strings.HasPrefix(name, grant.EnvPrefix) || access.IsGuarded(name) {
 			delete(env, name)
 		}
 	}
@@ -51,7 +52,7 @@ func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission) map[string]st
 			env[envCompute] = strconv.Itoa(s.computePct)
 		}
 	}
-	maps.Copy(env, accel.VisibleEnv(s.cards))
+	maps.Copy(env, shareEnv(s.cards, setup))
 	return env
 }
 

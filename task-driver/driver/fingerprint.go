@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"errors"
+	"maps"
 	system "runtime"
 	"strings"
 	"sync"
@@ -27,6 +28,8 @@ func (d *Driver) Fingerprint(ctx context.Context, send func(*driverpb.Fingerprin
 	defer sweeping.Wait()
 	defer stop()
 	sweeping.Go(func() { d.sweep(ctx) })
+	sweeping.Go(func() { d.reconcileShares(ctx) })
+	sweeping.Go(func() { d.keepShares(ctx) })
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	var last *driverpb.FingerprintResponse
@@ -78,6 +81,7 @@ func (d *Driver) look(ctx context.Context) *driverpb.FingerprintResponse {
 		attrs["runtime.process"], attrs["runtime.process.limits"] = "true", string(r.mode)
 		usable = append(usable, "process")
 	}
+	maps.Copy(attrs, d.lookAtShares(ctx))
 	f := &driverpb.FingerprintResponse{Attributes: map[string]*structspb.Attribute{}, Health: driverpb.FingerprintResponse_HEALTHY}
 	for name, value := range attrs {
 		f.Attributes["driver."+Name+"."+name] = &structspb.Attribute{Value: &structspb.Attribute_StringVal{StringVal: value}}

@@ -20,6 +20,9 @@ import (
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/host"
+	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
+	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -49,6 +52,7 @@ type rig struct {
 	*Driver            // replaced by restart, under swap
 	swap    sync.Mutex // for the goroutines that read the logs
 	log     *memory
+	cards   *sharetest.Cards // what a maker's fake tool divides
 }
 
 // memory keeps what the driver logs, to be searched for secrets.
@@ -73,7 +77,7 @@ func (m *memory) String() string {
 func newRig(t testing.TB, config map[string]any) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	r := &rig{t: t, ctx: ctx, state: t.TempDir(), log: &memory{}}
+	r := &rig{t: t, ctx: ctx, state: t.TempDir(), log: &memory{}, cards: sharetest.NewCards()}
 	r.config = map[string]any{"docker": map[string]any{"enabled": false}, "process": map[string]any{"enabled": true}}
 	for k, v := range config {
 		r.config[k] = v
@@ -111,7 +115,7 @@ func (r *rig) restart() {
 	log := hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: r.log})
 	r.swap.Lock()
 	// An absent cgroup tree: what is enforced is tested in the process package.
-	r.Driver = New(Options{Version: "0.1.0", Log: log, Launcher: supervisor.Self("supervise"), Cgroups: filepath.Join(r.state, "no-cgroups")})
+	r.Driver = New(Options{Version: "0.1.0", Log: log, Launcher: supervisor.Self("supervise"), Cgroups: filepath.Join(r.state, "no-cgroups"), Tool: r.cards, Backends: r.backends})
 	r.swap.Unlock()
 	body, err := host.EncodeConfig(r.ConfigSchema(), r.config)
 	if err != nil {
@@ -120,6 +124,11 @@ func (r *rig) restart() {
 	if err := r.Configure(body); err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// backends are those of the node: one that divides the cards of NVIDIA, and shares by agreement.
+func (r *rig) backends(h share.Host) []share.Backend {
+	return []share.Backend{sharetest.NewSample(h, accel.NVIDIA, "sample"), bronze.New(h, nil, bronze.Options{})}
 }
 
 // job is a task as Nomad hands it over, with its log pipes read as by Nomad's collector.

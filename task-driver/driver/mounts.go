@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/heteroflow/heteroflow/task-driver/access"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 )
 
@@ -32,6 +33,9 @@ func (r *dockerRuntime) mounts(p *plan) ([]docker.Mount, error) {
 	}
 	for _, text := range p.tc.Volumes {
 		m, err := parseVolume(text)
+		if err == nil && m.Type == "volume" {
+			m.Driver = p.tc.VolumeDriver
+		}
 		if err == nil {
 			m, err = r.allowed(p, m)
 		}
@@ -46,6 +50,14 @@ func (r *dockerRuntime) mounts(p *plan) ([]docker.Mount, error) {
 			return nil, fmt.Errorf("mount: %w", err)
 		}
 		out = append(out, m)
+	}
+	for i, m := range out {
+		if access.GuardedTarget(m.Target) {
+			return nil, fmt.Errorf("mount: target %s tells a maker's runtime which cards to show: mount it elsewhere", m.Target)
+		}
+		if m.Type == "bind" {
+			out[i].SELinux = r.options.SELinux
+		}
 	}
 	return out, nil
 }
@@ -102,7 +114,7 @@ func (r *dockerRuntime) allowed(p *plan, m docker.Mount) (docker.Mount, error) {
 		if !r.options.VolumesEnabled {
 			return m, fmt.Errorf("volume %q: volumes of the node are switched off: use a relative path below the task's folder, or have docker { volumes_enabled = true } set in the plugin's config", m.Source)
 		}
-		if (m.Driver != "" || len(m.DriverOptions) > 0) && !r.options.AllowPrivileged {
+		if len(m.DriverOptions) > 0 && !r.options.AllowPrivileged {
 			return m, errors.New("volume_options.driver_config can mount any folder of the node: leave it out, or have docker { allow_privileged = true } set in the plugin's config")
 		}
 		return m, nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -46,6 +47,11 @@ func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 			d.log.Error("lease not renewed", "task_id", id, "error", err)
 		}
 	}
+	if status.Phase != supervisor.Exited {
+		if err := d.shares().Adopt(ctx, r.Shares...); err != nil {
+			d.log.Error("shares not noted in the ledger", "task_id", id, "error", err)
+		}
+	}
 	d.adopt(t.cfg, r.config(), d.recoveredEnv(t.cfg, r), r, run, status)
 	d.log.Info("task recovered", "task_id", id, "phase", status.Phase)
 	return nil
@@ -54,12 +60,16 @@ func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 // recoveredEnv is the environment of a recovered task, for exec sessions: its cards are those of the device environment,
 // the rest is in the record. The grant was checked when the task started.
 func (d *Driver) recoveredEnv(cfg *driverpb.TaskConfig, r record) map[string]string {
-	sh, err := admit(cfg, r.config(), nil)
+	sh, err := admit(cfg, r.config(), nil, false)
 	if err != nil {
 		d.log.Warn("reservation of a running task not read, exec sessions see no card", "task_id", cfg.GetId(), "error", err)
 	}
 	sh.memoryMiB, sh.computePct, sh.qos = r.MemoryMiB, r.ComputePct, r.QoS
-	return taskEnv(cfg, r.config(), sh)
+	setup := share.Combined{}
+	if r.Setup != nil {
+		setup = *r.Setup
+	}
+	return taskEnv(cfg, r.config(), sh, setup)
 }
 
 // find reads the state of a task, and puts a new supervisor in the place of one that has died.
@@ -178,11 +188,14 @@ func (d *Driver) Destroy(ctx context.Context, id string, force bool) error {
 	t, err := d.get(id)
 	if err != nil {
 		// Nomad also destroys what it could not recover: whatever is left of it goes.
-		errs := []error{supervisor.Remove(ctx, supervisor.Dir(s.tasksDir(), id))}
-		for _, run := range all {
-			errs = append(errs, run.clean(ctx, id, &record{}))
+		clean := func(ctx context.Context, id string, r *record) error {
+			var errs []error
+			for _, run := range all {
+				errs = append(errs, run.clean(ctx, id, r))
+			}
+			return errors.Join(errs...)
 		}
-		return errors.Join(append(errs, grant.RemoveLease(s.leasesDir(), id))...)
+		return d.remove(ctx, id, supervisor.Dir(s.tasksDir(), id), clean, &record{})
 	}
 	if !t.hasEnded() {
 		if !force {
@@ -195,14 +208,9 @@ func (d *Driver) Destroy(ctx context.Context, id string, force bool) error {
 	t.life.Lock()
 	defer t.life.Unlock()
 	t.destroyed = true
-	if err := errors.Join(supervisor.Remove(ctx, t.dir), t.runtime.clean(ctx, id, &t.record)); err != nil {
+	if err := d.remove(ctx, id, t.dir, t.runtime.clean, &t.record); err != nil {
 		t.destroyFailed.Store(true)
 		return fmt.Errorf("destroy task: %w", err)
-	}
-	// The lease goes last: until then the cards are not free.
-	if err := grant.RemoveLease(s.leasesDir(), id); err != nil {
-		t.destroyFailed.Store(true)
-		return err
 	}
 	d.mu.Lock()
 	delete(d.tasks, id)

@@ -8,6 +8,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/task-driver/process"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -17,6 +18,7 @@ type plan struct {
 	tc    TaskConfig
 	share admission
 	env   map[string]string
+	setup share.Combined // what the shares need; empty until they are made
 }
 
 // record is what the driver keeps of a task: in Nomad's state as the handle's driver state, and in memory. It must
@@ -37,6 +39,9 @@ type record struct {
 	MemoryMiB  uint64            `json:"memory_mib,omitempty"`
 	ComputePct int               `json:"compute_pct,omitempty"`
 	QoS        accel.QoS         `json:"qos,omitempty"`
+
+	Shares []share.Held    `json:"shares,omitempty"`
+	Setup  *share.Combined `json:"setup,omitempty"`
 }
 
 // newRecord begins the record of a plan.

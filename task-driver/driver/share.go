@@ -11,18 +11,22 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 )
 
 // errNotAdmitted is said to a job that went round the placement service.
 var errNotAdmitted = errors.New("this task asks for an accelerator but was not admitted: submit the job to the placement service (NOMAD_ADDR=http://<placement-service>:3333), which decides where it runs")
 
+// errGrantRequired is said to a job with a device block of its own, where the node does not allow one.
+var errGrantRequired = errors.New("this task was given cards without a grant, which this node's config does not allow (require_grant): submit the job to the placement service (NOMAD_ADDR=http://<placement-service>:3333), with an accelerator block in place of the device block")
+
 // admission is what a task may use of the node's accelerators.
 type admission struct {
 	cards      []accel.Card // in the order of the reservations, each once
-	nodes      []string     // device nodes of the cards on the host
 	memoryMiB  uint64       // per card; 0 when unknown or no card
 	computePct int          // 0 is no cap
 	qos        accel.QoS
+	asks       []share.Ask // one for each card, in the order of cards; without what the runtime decides
 }
 
 // held is one card with all that the reservations give of it.
@@ -50,9 +54,12 @@ func (h held) whole() bool {
 func (h held) String() string { return fmt.Sprintf("%s card %s", h.brand, h.card.UUID) }
 
 // admit decides what the task may use. Cards come from the device environment only, what may be done with them from
-// the grant; env is never looked at.
-func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (admission, error) {
+// the grant; env is never looked at. require refuses cards without a grant.
+func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey, require bool) (admission, error) {
 	reservations, err := grant.Reservations(cfg.GetDeviceEnv())
+	if err == nil {
+		err = checkReservations(reservations)
+	}
 	if err != nil {
 		return admission{}, fmt.Errorf("device reservation: %w", err)
 	}
@@ -62,16 +69,19 @@ func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (admi
 		s.cards = append(s.cards, accel.Card{
 			Vendor: h.brand, UUID: h.card.UUID, Model: h.card.Model, Index: h.card.Index, PCIAddress: h.card.PCI, Form: h.form,
 		})
-		s.nodes = append(s.nodes, h.card.Nodes...)
 	}
 	if len(cards) > 0 {
 		s.memoryMiB, s.qos = leastMemoryMiB(cards), derivedQoS(cards)
 	}
 	if tc.Grant == "" {
-		if tc.Accelerator != nil {
+		switch {
+		case tc.Accelerator != nil:
 			return admission{}, errNotAdmitted
+		case require && len(cards) > 0:
+			return admission{}, errGrantRequired
 		}
-		return s, nil
+		s.asks, err = asks(cfg, cards, grant.Grant{})
+		return s, err
 	}
 	g, err := grant.Parse(tc.Grant, key)
 	if err != nil {
@@ -87,7 +97,8 @@ func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey) (admi
 	if g.QoS != "" {
 		s.qos = g.QoS
 	}
-	return s, nil
+	s.asks, err = asks(cfg, cards, g)
+	return s, err
 }
 
 // gather sums the reservations by card, since two device blocks may hold slices of one.
@@ -118,11 +129,42 @@ func leastMemoryMiB(cards []held) uint64 {
 // derivedQoS says what keeps the weakest of the cards' shares apart when no grant says it.
 func derivedQoS(cards []held) accel.QoS {
 	for _, h := range cards {
-		if h.form == accel.Shared {
+		if h.form == accel.Shared && !h.whole() {
 			return accel.Bronze
 		}
 	}
 	return accel.Gold
+}
+
+// checkReservations holds what a device plugin says of cards against the instances that Nomad gave the task: no more slices
+// of a card than there are instances of it, and one form for each card.
+func checkReservations(reservations []grant.Reservation) error {
+	forms := map[string]accel.Form{}
+	seen := map[string]bool{}
+	for _, r := range reservations {
+		for _, instance := range r.Instances {
+			if seen[instance] {
+				return fmt.Errorf("instance %s is reserved twice: upgrade the device plugin, two versions of it may be running", instance)
+			}
+			seen[instance] = true
+		}
+		units := 0
+		for _, c := range r.Cards {
+			if c.UUID == "" || c.Units < 1 {
+				return fmt.Errorf("card %q is reserved with %d instances: upgrade the device plugin", c.UUID, c.Units)
+			}
+			units += c.Units
+			name := string(r.Vendor) + "/" + c.UUID
+			if form, known := forms[name]; known && form != r.Form {
+				return fmt.Errorf("card %s is reserved as %s and as %s: ask for it in one form", c.UUID, form, r.Form)
+			}
+			forms[name] = r.Form
+		}
+		if units != len(r.Instances) {
+			return fmt.Errorf("%d instances were given, the cards behind them count %d: upgrade the device plugin", len(r.Instances), units)
+		}
+	}
+	return nil
 }
 
 // checkGrant holds a grant against the task and what Nomad reserved for it.

@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 )
 
 func testKey(t testing.TB) ed25519.PrivateKey {
@@ -21,6 +23,8 @@ func testKey(t testing.TB) ed25519.PrivateKey {
 	}
 	return key
 }
+
+func publicOf(key ed25519.PrivateKey) ed25519.PublicKey { return key.Public().(ed25519.PublicKey) }
 
 func sign(t testing.TB, key ed25519.PrivateKey, g grant.Grant) string {
 	t.Helper()
@@ -102,7 +106,7 @@ func TestAdmit_Refusals(t *testing.T) {
 			if c.task != nil {
 				c.task(cfg)
 			}
-			_, err := admit(cfg, tc, key.Public().(ed25519.PublicKey))
+			_, err := admit(cfg, tc, key.Public().(ed25519.PublicKey), false)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("admit: %v, want %q", err, c.want)
 			}
@@ -112,7 +116,7 @@ func TestAdmit_Refusals(t *testing.T) {
 
 func TestAdmit_NotAdmitted(t *testing.T) {
 	t.Parallel()
-	_, err := admit(taskOf(reserve(t, whole(accel.NVIDIA, "GPU-1"))), TaskConfig{Accelerator: &accel.Block{Memory: "20GiB"}}, nil)
+	_, err := admit(taskOf(reserve(t, whole(accel.NVIDIA, "GPU-1"))), TaskConfig{Accelerator: &accel.Block{Memory: "20GiB"}}, nil, false)
 	want := "this task asks for an accelerator but was not admitted: submit the job to the placement service (NOMAD_ADDR=http://<placement-service>:3333), which decides where it runs"
 	if !errors.Is(err, errNotAdmitted) || err.Error() != want {
 		t.Errorf("admit: %v", err)
@@ -123,7 +127,7 @@ func TestAdmit_EnvIsNeverTrusted(t *testing.T) {
 	t.Parallel()
 	cfg := taskOf(nil)
 	cfg.Env = reserve(t, whole(accel.NVIDIA, "GPU-1")) // a job can set this
-	s, err := admit(cfg, TaskConfig{}, nil)
+	s, err := admit(cfg, TaskConfig{}, nil, false)
 	if err != nil || len(s.cards) != 0 {
 		t.Errorf("a reservation was taken from env: %+v, %v", s, err)
 	}
@@ -147,11 +151,13 @@ func TestAdmit_Accepts(t *testing.T) {
 		"a share given as a whole card": {devices: []grant.Reservation{whole(accel.NVIDIA, "GPU-1")}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
 		"a whole card as all its slices": {
 			grant: func(g *grant.Grant) { g.MemoryMiB, g.ComputePct, g.QoS = 0, 0, "" }, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 79)},
-			want: admission{memoryMiB: 80896, qos: accel.Bronze},
+			want: admission{memoryMiB: 80896, qos: accel.Gold},
 		},
 		"two blocks of one card": {devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 10), func() grant.Reservation {
 			r := slicesOf(accel.NVIDIA, "GPU-1", 0, 10)
-			r.Instances = []string{"other"}
+			for i := range r.Instances {
+				r.Instances[i] += "0" // others of the card's slices
+			}
 			return r
 		}()}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
 		"any brand":             {grant: func(g *grant.Grant) { g.Vendors = nil }, devices: []grant.Reservation{slicesOf(accel.Hygon, "H-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
@@ -178,12 +184,12 @@ func TestAdmit_Accepts(t *testing.T) {
 			if c.job != "" {
 				cfg.JobId = c.job
 			}
-			got, err := admit(cfg, tc, key.Public().(ed25519.PublicKey))
+			got, err := admit(cfg, tc, key.Public().(ed25519.PublicKey), false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got.cards, got.nodes = nil, nil
-			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(admission{})); diff != "" {
+			got.cards = nil
+			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(admission{}), cmpopts.IgnoreFields(admission{}, "asks")); diff != "" {
 				t.Errorf("share (-want +got):\n%s", diff)
 			}
 		})
@@ -265,11 +271,11 @@ func TestTaskEnv_NothingWidensTheGrant(t *testing.T) {
 			for k, v := range wide { // another device plugin may set them too
 				cfg.DeviceEnv[k] = v
 			}
-			s, err := admit(cfg, TaskConfig{}, nil)
+			s, err := admit(cfg, TaskConfig{}, nil, false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			env := taskEnv(cfg, TaskConfig{Env: wide}, s)
+			env := taskEnv(cfg, TaskConfig{Env: wide}, s, share.Combined{})
 			for k, want := range c.want {
 				if env[k] != want {
 					t.Errorf("%s = %q, want %q", k, env[k], want)

@@ -10,6 +10,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -59,11 +60,14 @@ func (d *Driver) plan(cfg *driverpb.TaskConfig) (*plan, runtime, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	sh, err := admit(cfg, tc, s.key)
+	sh, err := admit(cfg, tc, s.key, s.RequireGrant)
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &plan{cfg: cfg, tc: tc, share: sh, env: taskEnv(cfg, tc, sh)}
+	for i := range sh.asks {
+		sh.asks[i].Container = tc.Runtime == runtimeDocker
+	}
+	p := &plan{cfg: cfg, tc: tc, share: sh, env: taskEnv(cfg, tc, sh, share.Combined{})}
 	if err := run.check(p); err != nil {
 		return nil, nil, err
 	}
@@ -82,7 +86,7 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 		// The start may have failed because its context ended; clearing up must not.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
-		return errors.Join(cause, supervisor.Remove(ctx, dir), run.clean(ctx, id, r), grant.RemoveLease(s.leasesDir(), id))
+		return errors.Join(cause, d.remove(ctx, id, dir, run.clean, r))
 	}
 	if len(r.Cards) > 0 {
 		lease := grant.Lease{TaskID: id, AllocID: p.cfg.GetAllocId(), Cards: r.Cards, Since: time.Now().UTC()}
@@ -91,6 +95,9 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 		}
 	}
 	event := func(text string) { d.events.emit(p.cfg, text, nil) }
+	if err := d.makeShares(ctx, p, r, event); err != nil {
+		return supervisor.Status{}, undo(err)
+	}
 	spec, err := run.prepare(ctx, p, r, event)
 	if err != nil {
 		return supervisor.Status{}, undo(err)
@@ -101,6 +108,35 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 		return supervisor.Status{}, undo(err)
 	}
 	return status, nil
+}
+
+// makeShares makes the task's shares, and takes what they need into the plan and the record.
+func (d *Driver) makeShares(ctx context.Context, p *plan, r *record, event func(string)) error {
+	made, err := d.shares().Prepare(ctx, p.share.asks, event)
+	if err != nil {
+		return err
+	}
+	r.Shares = heldOf(made)
+	if err := p.use(made); err != nil {
+		return err
+	}
+	r.QoS, r.Setup = p.share.qos, &p.setup
+	if held := describeShares(r.Shares); held != "" {
+		event("Shares ready: " + held)
+	}
+	return nil
+}
+
+// remove removes all that a task has on the node. The lease goes last: until then its cards are not free.
+func (d *Driver) remove(ctx context.Context, id, dir string, clean func(context.Context, string, *record) error, r *record) error {
+	s, _ := d.current()
+	if err := errors.Join(supervisor.Remove(ctx, dir), clean(ctx, id, r)); err != nil {
+		return err // something of it may still use its share
+	}
+	if err := d.giveBack(ctx, id, r.Shares...); err != nil {
+		return err
+	}
+	return grant.RemoveLease(s.leasesDir(), id)
 }
 
 // recoverable marks what may pass by itself, so that the task's restart policy applies.

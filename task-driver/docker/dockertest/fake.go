@@ -36,6 +36,9 @@ type Engine struct {
 	server     *httptest.Server
 	containers map[string]*container
 	images     map[string]bool
+	imageEnv   map[string][]string
+	auths      []string // headers of pulls
+	cdiDirs    []string
 	registry   map[string]bool // images that a pull finds
 	faults     []*Fault
 	requests   []string
@@ -68,6 +71,8 @@ type container struct {
 	Started  time.Time
 	Ended    time.Time
 	Running  bool
+	TTY      bool
+	LogType  string
 	Exit     int
 	OOM      bool
 	removed  bool
@@ -90,7 +95,7 @@ func New(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	e := &Engine{
-		t: t, socket: filepath.Join(dir, "d.sock"), containers: map[string]*container{}, images: map[string]bool{},
+		t: t, socket: filepath.Join(dir, "d.sock"), containers: map[string]*container{}, images: map[string]bool{}, imageEnv: map[string][]string{},
 		registry: map[string]bool{}, runtimes: []string{"runc"}, apiVersion: "1.47", execs: map[string]*execution{}, lastBody: map[string][]byte{},
 	}
 	e.Host = "unix://" + e.socket
@@ -148,6 +153,30 @@ func (e *Engine) Repair() {
 
 // AddImage puts an image on the node; Publish puts it into the registry that pulls find.
 func (e *Engine) AddImage(ref string) { e.mu.Lock(); defer e.mu.Unlock(); e.images[ref] = true }
+
+// SetImageEnv gives an image defaults of the environment.
+func (e *Engine) SetImageEnv(ref string, env ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.images[ref], e.imageEnv[ref] = true, env
+}
+
+// SetCDI makes the daemon one that resolves CDI names from these folders.
+func (e *Engine) SetCDI(dirs ...string) { e.mu.Lock(); defer e.mu.Unlock(); e.cdiDirs = dirs }
+
+// Auths are the credentials that pulls came with, decoded; empty for a pull without.
+func (e *Engine) Auths() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return append([]string(nil), e.auths...)
+}
+
+// Occupy puts a container there that has the name and has ended.
+func (e *Engine) Occupy(id, name string, labels map[string]string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.containers[id] = &container{ID: id, Name: name, Labels: labels, Created: time.Now(), Started: time.Now(), changed: make(chan struct{})}
+}
 
 // Publish makes an image one that a pull finds.
 func (e *Engine) Publish(ref string) { e.mu.Lock(); defer e.mu.Unlock(); e.registry[ref] = true }

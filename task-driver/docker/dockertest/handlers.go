@@ -2,6 +2,7 @@ package dockertest
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -27,6 +28,10 @@ type execution struct {
 // ServeHTTP answers as a daemon does.
 func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := versionPrefix.ReplaceAllString(r.URL.Path, "")
+	if problem := e.tooNew(r); problem != "" {
+		say(w, http.StatusBadRequest, problem)
+		return
+	}
 	line := r.Method + " " + path
 	e.mu.Lock()
 	e.requests = append(e.requests, line)
@@ -47,6 +52,30 @@ func (e *Engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	e.route(w, r, path)
+}
+
+// tooNew refuses what a daemon of this version would not know: a newer version of the API, and what came with one.
+func (e *Engine) tooNew(r *http.Request) string {
+	e.mu.Lock()
+	has := e.apiVersion
+	e.mu.Unlock()
+	asked := strings.TrimPrefix(versionPrefix.FindString(r.URL.Path), "/v")
+	if asked != "" && minor(asked) > minor(has) {
+		return "client version " + asked + " is too new. Maximum supported API version is " + has
+	}
+	if r.URL.Query().Has("one-shot") && minor(has) < 41 {
+		return "one-shot is not known to API version " + has
+	}
+	return ""
+}
+
+// minor is the second number of a version 1.x.
+func minor(version string) int {
+	var n int
+	if _, err := fmt.Sscanf(version, "1.%d", &n); err != nil {
+		return 0
+	}
+	return n
 }
 
 func (e *Engine) fault(line string) *Fault {
@@ -86,13 +115,15 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, path string) {
 	case parts[0] == "images" && strings.HasSuffix(path, "/json"):
 		ref := strings.TrimSuffix(strings.TrimPrefix(path, "/images/"), "/json")
 		e.mu.Lock()
-		known := e.images[ref]
+		known, env := e.images[ref], e.imageEnv[ref]
 		e.mu.Unlock()
 		if !known {
 			say(w, http.StatusNotFound, "No such image: "+ref)
 			return
 		}
-		answer(w, http.StatusOK, map[string]any{"Id": "sha256:" + ref})
+		answer(w, http.StatusOK, map[string]any{"Id": "sha256:" + ref, "Config": map[string]any{"Env": env}})
+	case path == "/images/load":
+		e.load(w, r)
 	case path == "/containers/create":
 		e.create(w, r)
 	case path == "/containers/json":
@@ -112,13 +143,35 @@ func (e *Engine) info(w http.ResponseWriter) {
 	for _, name := range e.runtimes {
 		runtimes[name] = map[string]string{"path": name}
 	}
+	dirs := e.cdiDirs
 	e.mu.Unlock()
-	answer(w, http.StatusOK, map[string]any{"ServerVersion": "99.1.0", "OSType": "linux", "Runtimes": runtimes, "DockerRootDir": "/var/lib/docker"})
+	answer(w, http.StatusOK, map[string]any{
+		"ServerVersion": "99.1.0", "OSType": "linux", "Runtimes": runtimes, "DockerRootDir": "/var/lib/docker", "CDISpecDirs": dirs,
+	})
+}
+
+// load takes an archive whose content is the names of the images in it.
+func (e *Engine) load(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		say(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if strings.HasPrefix(string(body), "broken") {
+		answer(w, http.StatusOK, map[string]any{"error": "unexpected EOF"})
+		return
+	}
+	for _, ref := range strings.Fields(string(body)) {
+		e.AddImage(ref)
+	}
+	answer(w, http.StatusOK, map[string]any{"stream": "Loaded image"})
 }
 
 func (e *Engine) pull(w http.ResponseWriter, r *http.Request) {
 	ref := r.URL.Query().Get("fromImage")
-	if tag := r.URL.Query().Get("tag"); tag != "" {
+	if tag := r.URL.Query().Get("tag"); strings.HasPrefix(tag, "sha256:") {
+		ref += "@" + tag
+	} else if tag != "" {
 		ref += ":" + tag
 	}
 	for _, prefix := range []string{"docker.io/", "library/"} { // the client writes names out in full
@@ -134,6 +187,11 @@ func (e *Engine) pull(w http.ResponseWriter, r *http.Request) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	auth, err := base64.URLEncoding.DecodeString(r.Header.Get("X-Registry-Auth"))
+	if err != nil {
+		auth = []byte("not base64")
+	}
+	e.auths = append(e.auths, string(auth))
 	enc := json.NewEncoder(w)
 	write := func(v any) {
 		if err := enc.Encode(v); err != nil {
@@ -156,6 +214,11 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 		Image  string
 		Cmd    []string
 		Labels map[string]string
+		Tty    bool
+
+		HostConfig struct {
+			LogConfig struct{ Type string }
+		}
 	}
 	if err != nil || json.Unmarshal(body, &config) != nil {
 		say(w, http.StatusBadRequest, "body does not parse")
@@ -166,7 +229,7 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("name")
 	for _, c := range e.containers {
 		if c.Name == name {
-			say(w, http.StatusConflict, "name is in use by container "+c.ID)
+			say(w, http.StatusConflict, "Conflict. The container name \"/"+name+"\" is already in use by container \""+c.ID+"\".")
 			return
 		}
 	}
@@ -175,7 +238,7 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e.serial++
-	c := &container{ID: fmt.Sprintf("%064x", e.serial), Name: name, Labels: config.Labels, Cmd: config.Cmd, Created: time.Now(), changed: make(chan struct{})}
+	c := &container{ID: fmt.Sprintf("%064x", e.serial), Name: name, Labels: config.Labels, Cmd: config.Cmd, TTY: config.Tty, LogType: config.HostConfig.LogConfig.Type, Created: time.Now(), changed: make(chan struct{})}
 	e.containers[c.ID] = c
 	e.lastBody["create"] = body
 	answer(w, http.StatusCreated, map[string]any{"Id": c.ID, "Warnings": []string{}})
@@ -283,8 +346,8 @@ func (e *Engine) inspect(w http.ResponseWriter, c *container) {
 		state["Status"] = "created"
 	}
 	answer(w, http.StatusOK, map[string]any{
-		"Id": c.ID, "State": state, "Config": map[string]any{"Labels": c.Labels, "Image": "image"},
-		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"IPAddress": "172.17.0.9"}}},
+		"Id": c.ID, "State": state, "Config": map[string]any{"Labels": c.Labels, "Image": "image", "Tty": c.TTY},
+		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"IPAddress": "172.17.0.9", "GlobalIPv6Address": "2001:db8::9"}}},
 	})
 }
 
@@ -326,6 +389,10 @@ func (e *Engine) logs(w http.ResponseWriter, r *http.Request, c *container) {
 			since = time.Unix(sec, nano)
 		}
 	}
+	if c.LogType == "none" || c.LogType == "syslog" {
+		say(w, http.StatusNotImplemented, "configured logging driver does not support reading")
+		return
+	}
 	w.WriteHeader(http.StatusOK)
 	flusher, _ := w.(http.Flusher)
 	flusher.Flush()
@@ -352,7 +419,12 @@ func (e *Engine) logs(w http.ResponseWriter, r *http.Request, c *container) {
 			if l.at.Before(since) {
 				continue
 			}
-			if _, err := w.Write(frame(l.stream, l.at.Format(time.RFC3339Nano)+" "+l.text)); err != nil {
+			text := l.at.Format(time.RFC3339Nano) + " " + l.text
+			out := frame(l.stream, text)
+			if c.TTY {
+				out = []byte(text)
+			}
+			if _, err := w.Write(out); err != nil {
 				return
 			}
 		}
