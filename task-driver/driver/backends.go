@@ -4,12 +4,14 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
+	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/mig"
 )
 
 // newBackends are all that makes shares real, in the order in which they are listed: one line each, the brand's own in the
 // order in which they are tried when the plugin's config does not say.
 func newBackends(h share.Host, s settings) []share.Backend {
 	return []share.Backend{
+		mig.New(h),
 		bronze.New(h, map[accel.Vendor]bronze.Reader{accel.NVIDIA: bronze.NVIDIA{Tool: h.Tool}}, bronze.Options{Overuse: s.overuse}),
 	}
 }
