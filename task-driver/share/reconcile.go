@@ -114,9 +114,9 @@ func (m *Manager) dropWhole(ctx context.Context, live func(context.Context) (Liv
 		return err
 	}
 	var problems []error
-	for id, e := range entries {
+	for _, e := range sorted(entries) {
 		if e.Backend == "" && !m.lives(e, now.runs) {
-			problems = append(problems, m.ledger.drop(id))
+			problems = append(problems, m.ledger.drop(e.Ask.ID))
 		}
 	}
 	return errors.Join(problems...)
@@ -149,13 +149,13 @@ func (m *Manager) reconcile(ctx context.Context, b Backend, live func(context.Co
 	}
 	keep := map[ID]Ask{}
 	var problems []error
-	for id, e := range own {
+	for _, e := range sorted(own) {
 		if !e.State.leaving() && m.lives(e, now.runs) {
-			keep[id] = e.Ask
+			keep[e.Ask.ID] = e.Ask
 			continue
 		}
 		limited, cancel := context.WithTimeout(ctx, releaseTimeout)
-		problems = append(problems, m.giveBack(limited, b, id))
+		problems = append(problems, m.giveBack(limited, b, e.Ask.ID))
 		cancel()
 	}
 	if unreadable != nil || !now.Complete {
@@ -200,6 +200,25 @@ func (m *Manager) Keep(ctx context.Context, tasks Tasks) error {
 		problems = append(problems, <-ended)
 	}
 	return errors.Join(problems...)
+}
+
+// SelfTest runs a backend's self-test while it makes and gives back nothing else. One without passes.
+func (m *Manager) SelfTest(ctx context.Context, b Backend) (err error) {
+	tester, ok := b.(SelfTester)
+	if !ok {
+		return nil
+	}
+	unlock, err := m.locks.lock(ctx, lockOf(b))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the self-test panics: %v", p)
+		}
+	}()
+	return tester.SelfTest(ctx)
 }
 
 // keep runs one keeper; a panic in it must not take the driver down.

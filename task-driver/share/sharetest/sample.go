@@ -124,7 +124,7 @@ func (b *Sample) Probe(context.Context) error {
 
 // Prepare makes the part.
 func (b *Sample) Prepare(ctx context.Context, a share.Ask, event func(string)) (share.Setup, error) {
-	setup := share.Setup{Env: map[string]string{"SAMPLE_PART": string(a.ID)}, Visible: string(a.ID)}
+	setup := share.Setup{Env: map[string]string{"SAMPLE_PART": string(a.ID)}}
 	parts, err := b.list(ctx)
 	if err != nil {
 		return share.Setup{}, err
