@@ -66,13 +66,24 @@ func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
 	}
 	refused := &NoBackendError{Ask: a}
 	for _, b := range m.candidates(a) {
-		err := m.probe(ctx, b)
+		err := fits(b, a)
+		if err == nil {
+			err = m.probe(ctx, b)
+		}
 		if err == nil {
 			return b, nil
 		}
 		refused.Reasons = append(refused.Reasons, b.Name()+": "+err.Error())
 	}
 	return nil, refused
+}
+
+// fits asks a backend that is particular whether it makes this share.
+func fits(b Backend, a Ask) error {
+	if f, ok := b.(Fitter); ok {
+		return f.Fits(a)
+	}
+	return nil
 }
 
 // whole reports whether the task has the card to itself.

@@ -119,6 +119,12 @@ type Joiner interface {
 	Join(setups []Setup) (Setup, error)
 }
 
+// Fitter is a backend that cannot make every share of its forms. Fits is nil, or the sentence that says why it does not make this
+// one: then the next backend of the order is asked. It does not look at the machine.
+type Fitter interface {
+	Fits(a Ask) error
+}
+
 // Keeper is a backend with work that goes on while shares are held, such as supervising a daemon or watching memory. Keep
 // returns when ctx ends. live tells the shares held at that moment.
 type Keeper interface {

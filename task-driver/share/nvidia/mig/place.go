@@ -12,7 +12,7 @@ import (
 
 // pick finds the profile of an ask: the smallest that holds the memory and the part of compute, and takes no more of the card's
 // slices than were reserved. An ask for just what its slices hold in the card's even division gets the largest profile
-// that takes so many slices, since no profile holds as much as an even part.
+// that takes so many slices, since no profile holds as much as an even part. An ask without memory is for the whole card.
 func pick(profiles []profile, a share.Ask) (profile, error) {
 	plain := slices.DeleteFunc(slices.Clone(profiles), func(p profile) bool { return !p.plain || p.size == 0 })
 	slices.SortFunc(plain, func(x, y profile) int {
@@ -23,7 +23,7 @@ func pick(profiles []profile, a share.Ask) (profile, error) {
 		most, all = max(most, p.parts), max(all, end(p))
 	}
 	parts := (a.ComputePct*most + 99) / 100
-	bySlices := all > 0 && a.Card.Units > 0 && a.Card.MemoryMiB > 0 && a.MemoryMiB == uint64(a.Card.Units)*(a.Card.MemoryMiB/uint64(all))
+	bySlices := a.MemoryMiB == 0 || all > 0 && a.Card.Units > 0 && a.Card.MemoryMiB > 0 && a.MemoryMiB == uint64(a.Card.Units)*(a.Card.MemoryMiB/uint64(all))
 	var tooWide *profile
 	var widest profile
 	for _, p := range plain {

@@ -44,6 +44,7 @@ func TestPick(t *testing.T) {
 		"four even parts with more of SMs": {memoryMiB: 4 * slice, units: 4, pct: 50, want: "4g.47gb"},
 		"all even parts":                   {memoryMiB: 8 * slice, units: 8, want: "7g.94gb"},
 		"three even parts":                 {memoryMiB: 3 * slice, units: 3, want: "1g.24gb"},
+		"the whole card":                   {want: "7g.94gb"},
 		"more slices than were reserved":   {memoryMiB: 30000, units: 3, err: "3g.47gb, which takes 4 of the card's slices, and the task holds 3"},
 		"more than the card has":           {memoryMiB: 96000, err: "no MIG profile of this card holds 93.8 GiB: it has 1g.12gb (10.8 GiB)"},
 	} {
