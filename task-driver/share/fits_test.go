@@ -32,6 +32,7 @@ func TestChoose_AsksTheNextWhenOneDoesNotFit(t *testing.T) {
 		t.Errorf("two cards: %v, %v", b, err)
 	}
 	second.probe = errors.New("it is not there")
+	m.forget(second)
 	if _, err := m.choose(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(), "first: one card only; second: it is not there") {
 		t.Errorf("neither: %v", err)
 	}
