@@ -142,7 +142,7 @@ func (m *Manager) ask(ctx context.Context, b Backend, h Held, event func(string)
 		return Setup{}, errors.Join(err, m.release(ctx, h.Ask.ID))
 	}
 	e, err := m.ledger.get(h.Ask.ID)
-	if false {
+	if err == nil && (e == nil || e.State != Issued) {
 		err = errors.New("it was given back meanwhile")
 	}
 	if err != nil {
