@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -140,6 +141,56 @@ func TestRead_RefusesWhatIsNotToBeTrusted(t *testing.T) {
 				t.Errorf("error %v does not say %q", err, tc.says)
 			}
 		})
+	}
+}
+
+// A few bytes stand for a file that is one hole: what counts is how large it becomes.
+func TestRead_RefusesHoles(t *testing.T) {
+	t.Parallel()
+	const hole = 100 << 20
+	var out bytes.Buffer
+	zipped := gzip.NewWriter(&out)
+	for n := range 3 {
+		size := strconv.Itoa(hole)
+		holes := "1\n" + size + "\n0\n"
+		pax := record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") +
+			record("GNU.sparse.name", fmt.Sprintf("files/%d", n)) + record("GNU.sparse.realsize", size)
+		for _, block := range []string{header('x', len(pax)), pax, header(tar.TypeReg, 512), holes} {
+			if _, err := zipped.Write(append([]byte(block), make([]byte, 512-len(block))...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := zipped.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bundle.Read(&out); !errors.Is(err, bundle.ErrRefused) || !strings.Contains(err.Error(), "files/1") {
+		t.Errorf("a bundle that unpacks to 300 MiB: %v", err)
+	}
+}
+
+// header is one of package tar's plain headers, which its writer makes for no file with holes.
+func header(kind byte, size int) string {
+	h := append([]byte("x"), make([]byte, 99)...)
+	h = append(h, fmt.Appendf(nil, "0000600\x000000000\x000000000\x00%011o\x0000000000000\x00        %c", size, kind)...)
+	h = append(append(h, make([]byte, 100)...), "ustar\x0000"...)
+	sum := 0
+	for _, c := range h {
+		sum += int(c)
+	}
+	copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return string(h)
+}
+
+// record is one record of a PAX header: its length counts itself.
+func record(key, value string) string {
+	n := len(key) + len(value) + 3
+	for {
+		line := fmt.Sprintf("%d %s=%s\n", n, key, value)
+		if len(line) == n {
+			return line
+		}
+		n = len(line)
 	}
 }
 

@@ -80,6 +80,7 @@ func (l *limited) Read(p []byte) (int, error) {
 
 func unpack(archive *tar.Reader) (map[string][]byte, error) {
 	bodies := map[string][]byte{}
+	left := int64(mostBytes) // a file with holes is larger than what is packed of it
 	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -95,7 +96,7 @@ func unpack(archive *tar.Reader) (map[string][]byte, error) {
 			return nil, refuse("%.200q is no plain file: links, folders and devices have no place in a bundle", name)
 		case !known(name):
 			return nil, refuse("%.200q is no name of a file of a bundle", name)
-		case header.Size > mostBytes:
+		case header.Size > left:
 			return nil, refuse("%.200q is too large", name)
 		case bodies[name] != nil:
 			return nil, refuse("%.200q is there twice", name)
@@ -104,6 +105,7 @@ func unpack(archive *tar.Reader) (map[string][]byte, error) {
 		if err != nil {
 			return nil, refused("read it", err)
 		}
+		left -= int64(len(body))
 		bodies[header.Name] = append([]byte{}, body...)
 	}
 }
