@@ -13,6 +13,9 @@ import (
 // placePrefixes begin the identity of a card whose UUID no reading gave: it is named by its place.
 var placePrefixes = []string{"PCI-", "INDEX-"}
 
+// mostKnown bounds what is remembered of a source whose tool names its cards anew at every reading: no node has so many.
+const mostKnown = 1024
+
 const reasonMissing = "the card is no longer reported"
 
 // A tracker remembers the cards of one source over all its readings: the last good facts of each, and whether it is
@@ -31,6 +34,7 @@ type tracked struct {
 	why  string
 	sick bool
 	good time.Time // first good reading after the last bad one, while sick
+	left int       // of a part: readings in a row that showed its board and not the part
 }
 
 // newTracker makes a tracker that holds back no card; hold and now may be set before its first use.
@@ -77,20 +81,71 @@ func (t *tracker) observe(listed []accel.Card) {
 		named[c.UUID] = true
 	}
 	for _, c := range listed {
+		if t.stillDivided(c, named) {
+			if e := t.known[c.UUID]; e != nil {
+				c.Form = e.card.Form
+			} else {
+				continue
+			}
+		}
 		for _, uuid := range t.take(c, named) {
 			seen[uuid] = true
 		}
 	}
 	for uuid, e := range t.known {
-		if seen[uuid] {
-			continue
-		}
-		if replaced(e.card, listed, before) {
+		switch {
+		case seen[uuid]:
+			e.left = 0
+		case e.card.Form == accel.Partition && boardShown(e.card, listed):
+			if e.left++; e.left >= t.limit {
+				delete(t.known, uuid)
+				continue
+			}
+			t.worse(e, reasonMissing)
+		case replaced(e.card, listed, before):
 			delete(t.known, uuid)
-			continue
+		default:
+			if t.worse(e, reasonMissing); e.sick && len(t.known) > mostKnown {
+				delete(t.known, uuid)
+			}
 		}
-		t.worse(e, reasonMissing)
 	}
+	for _, e := range t.known {
+		if board := t.known[e.card.Parent]; board != nil { // also where it is too sick to be believed
+			board.card.Form = accel.Divided
+		}
+	}
+}
+
+// stillDivided tells whether a card that is listed whole has parts of which it is not certain that they are gone: a tool
+// that forgets them once must not have their card offered beside them, nor in their stead.
+func (t *tracker) stillDivided(c accel.Card, named map[string]bool) bool {
+	if c.Form == accel.Partition || c.Form == accel.Divided || !c.Health.OK {
+		return false
+	}
+	for uuid, e := range t.known {
+		if e.card.Form == accel.Partition && !named[uuid] && t.partOf(e.card, c) && e.left+1 < t.limit {
+			return true
+		}
+	}
+	return false
+}
+
+// partOf tells whether a part is one of the card: by its name, else, where its own card is not known, by its place.
+func (t *tracker) partOf(part, c accel.Card) bool {
+	if part.Parent == c.UUID {
+		return true
+	}
+	return t.known[part.Parent] == nil && part.PCIAddress != "" && part.PCIAddress == c.PCIAddress && !placeOnly(c)
+}
+
+// boardShown tells whether a reading shows the board of a part, or other parts of it, in good health.
+func boardShown(part accel.Card, listed []accel.Card) bool {
+	return slices.ContainsFunc(listed, func(c accel.Card) bool {
+		ofBoard := part.Parent != "" && (c.UUID == part.Parent || c.Parent == part.Parent)
+		atPlace := part.PCIAddress != "" && c.PCIAddress == part.PCIAddress && !placeOnly(c)
+		return c.Health.OK && (ofBoard || atPlace)
+	})
 }
 
 // take files one listed card and returns the identities it stands for. The named are listed themselves: another card at
@@ -145,13 +200,19 @@ func (t *tracker) at(c accel.Card) []string {
 	return found
 }
 
-// replaced tells whether a working card stands where the unlisted one stood: partitions were made anew, or a card that
-// was known by its place has told its UUID. Two chips of one board share an address: the one that was known beside the
-// unlisted one does not replace it, unless the unlisted one was known by nothing but that place.
+// replaced tells whether a working card stands where the unlisted one stood: it was divided, a card that was known by
+// its place has told its UUID, or the tool has another name for it since an upgrade. Two chips of one board share an address: the one that was known beside the unlisted one
+// does not replace it, unless the unlisted one was known by nothing but that place.
 func replaced(gone accel.Card, listed []accel.Card, before map[string]bool) bool {
-	return gone.PCIAddress != "" && slices.ContainsFunc(listed, func(c accel.Card) bool {
-		twins := before[c.UUID] && gone.Form != accel.Partition && !placeOnly(gone)
-		return c.PCIAddress == gone.PCIAddress && c.Health.OK && !placeOnly(c) && !twins
+	return slices.ContainsFunc(listed, func(c accel.Card) bool {
+		if !c.Health.OK || placeOnly(c) {
+			return false
+		}
+		twins := before[c.UUID] && !placeOnly(gone)
+		atPlace := gone.PCIAddress != "" && c.PCIAddress == gone.PCIAddress && !twins
+		atIndex := gone.PCIAddress == "" && c.PCIAddress == "" && gone.Index >= 0 && c.Index == gone.Index && !before[c.UUID] &&
+			gone.Form != accel.Partition && c.Form != accel.Partition
+		return c.Parent == gone.UUID || atPlace || atIndex
 	})
 }
 

@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -142,6 +143,135 @@ func TestTracker_PartsOfAListedBoard(t *testing.T) {
 	board.Form = accel.Whole
 	tr.observe([]accel.Card{board, twin})
 	wantStates(t, tr, map[string]string{"NPU-a": "ok", "NPU-b": "ok"})
+}
+
+// A tool that forgets the parts of a card once, or some of them, neither takes them from those who use them nor has the
+// card offered whole beside them. That it is whole again counts when it was said as often as that a card is sick.
+func TestTracker_PartsForgottenOnce(t *testing.T) {
+	t.Parallel()
+	for name, pci := range map[string]string{"at a known place": "0000:01:00.0", "without a place": ""} {
+		for how, parent := range map[string]bool{"board listed": true, "parts alone": false} {
+			t.Run(name+", "+how, func(t *testing.T) {
+				t.Parallel()
+				whole, board := good("GPU-a", pci), good("GPU-a", pci)
+				board.Form = accel.Divided
+				one, two := good("GPU-a-1", pci), good("GPU-a-2", pci)
+				one.Form, one.Parent, two.Form, two.Parent = accel.Partition, "GPU-a", accel.Partition, "GPU-a"
+				parts := []accel.Card{one, two}
+				want := map[string]string{"GPU-a-1": "ok", "GPU-a-2": "ok"}
+				if parent {
+					parts = append(parts, board)
+					want["GPU-a"] = "ok"
+				}
+				tr := newTracker(3)
+				tr.observe(parts)
+				for range 3 {
+					tr.observe([]accel.Card{whole})
+					tr.observe([]accel.Card{whole})
+					wantStates(t, tr, want)
+					wantOneForm(t, tr)
+					tr.observe(parts[1:])
+					tr.observe(parts)
+					wantStates(t, tr, want)
+				}
+				for range 3 {
+					tr.observe([]accel.Card{whole})
+				}
+				wantStates(t, tr, map[string]string{"GPU-a": "ok"})
+				if form := tr.cards()[0].Form; form != accel.Whole {
+					t.Errorf("the card is %s after its parts are gone", form)
+				}
+				tr.observe(parts)
+				wantStates(t, tr, want)
+			})
+		}
+	}
+}
+
+// A tool that tells no places may name its cards otherwise after an upgrade: the old names do not stay as sick cards.
+func TestTracker_OtherNamesWithoutPlaces(t *testing.T) {
+	t.Parallel()
+	at := func(uuid string, index int) accel.Card {
+		c := good(uuid, "")
+		c.Index = index
+		return c
+	}
+	tr := newTracker(2)
+	tr.observe([]accel.Card{at("GPU-a", 0), at("GPU-b", 1)})
+	tr.observe([]accel.Card{at("SN-a", 0), at("SN-b", 1)})
+	wantStates(t, tr, map[string]string{"SN-a": "ok", "SN-b": "ok"})
+	tr.observe([]accel.Card{at("SN-b", 0)}) // the first is gone, and they are counted anew
+	tr.observe([]accel.Card{at("SN-b", 0)})
+	wantStates(t, tr, map[string]string{"SN-a": reasonMissing, "SN-b": "ok"})
+}
+
+func TestTracker_RemembersNoEndlessNames(t *testing.T) {
+	t.Parallel()
+	tr := newTracker(1)
+	for n := range 3 * mostKnown {
+		c := good(fmt.Sprintf("GPU-%d", n), fmt.Sprintf("%04x:01:00.0", n))
+		c.Index = -1
+		tr.observe([]accel.Card{c})
+	}
+	if n := len(tr.known); n > mostKnown+1 {
+		t.Errorf("%d cards are remembered", n)
+	}
+}
+
+// wantOneForm checks that no card is offered whole beside its parts.
+func wantOneForm(t interface{ Errorf(string, ...any) }, tr *tracker) {
+	for _, part := range tr.cards() {
+		for _, c := range tr.cards() {
+			if part.Form == accel.Partition && c.UUID == part.Parent && c.Form != accel.Divided {
+				t.Errorf("%s is offered as %s beside its part %s", c.UUID, c.Form, part.UUID)
+			}
+		}
+	}
+}
+
+// Whatever a tool says of a divided card and when, the card is never offered in two forms at once.
+func TestTracker_PropertyOneForm(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		tr := newTracker(rapid.IntRange(1, 4).Draw(t, "limit"))
+		pci := rapid.SampledFrom([]string{"", "0000:01:00.0"}).Draw(t, "place")
+		board, twin := good("GPU-a", pci), good("GPU-b", pci)
+		for range rapid.IntRange(1, 40).Draw(t, "readings") {
+			var listed []accel.Card
+			for n := range rapid.IntRange(0, 3).Draw(t, "parts") {
+				part := good("GPU-a-"+string(rune('1'+(n+rapid.IntRange(0, 2).Draw(t, "which"))%5)), pci)
+				part.Form, part.Parent = accel.Partition, "GPU-a"
+				if !slices.ContainsFunc(listed, func(c accel.Card) bool { return c.UUID == part.UUID }) {
+					listed = append(listed, part)
+				}
+			}
+			b := board
+			b.Form = accel.Whole
+			if len(listed) > 0 {
+				b.Form = accel.Divided
+			}
+			switch rapid.IntRange(0, 5).Draw(t, "board") {
+			case 0:
+				b = bad(b, "lost")
+				listed = append(listed, b)
+			case 1: // not listed
+			case 2:
+				b.UUID = "PCI-" + pci
+				listed = append([]accel.Card{bad(b, "no driver")}, listed...)
+			default:
+				listed = append([]accel.Card{b}, listed...)
+			}
+			if rapid.Bool().Draw(t, "twin") {
+				listed = append(listed, twin)
+			}
+			if rapid.IntRange(0, 5).Draw(t, "fails") == 0 {
+				tr.fail(errors.New("timeout"))
+			} else {
+				tr.observe(listed)
+			}
+			wantOneForm(t, tr)
+		}
+	})
 }
 
 func TestTracker_Property(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -104,13 +105,27 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 			p.log.Info("cards can be read again", "source", s.Name())
 		}
 		s.trouble = ""
-		s.tracker.observe(valid(cards))
+		p.take(s, valid(cards))
 	}
 	p.disputed(s.tracker.cards())
 	p.hear(s, events)
 	p.history.follow(s.tracker.cards(), p.now())
 	s.reported = true
 	p.notify()
+}
+
+// take files a reading. What was noted of a card that it replaced is forgotten with it. The caller holds mu.
+func (p *Plugin) take(s *source, cards []accel.Card) {
+	before := maps.Clone(s.tracker.known)
+	s.tracker.observe(cards)
+	for uuid := range before {
+		if s.tracker.known[uuid] == nil {
+			delete(p.faults, uuid)
+			delete(p.flagged, uuid)
+			delete(p.dispute, uuid)
+			delete(s.near, uuid)
+		}
+	}
 }
 
 // pause is the time to the next reading of a source. Cards about to change their health are looked at twice as often,
