@@ -44,7 +44,7 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		log := nomadplugin.NewLogger(device.Name)
-		nomadplugin.ServeDevice(device.New(detectors(log), log), log)
+		nomadplugin.ServeDevice(device.New(detectorsOf(machine{keeps: true}, log), log), log)
 		return nil
 	}
 	if args[0] == "version" {
@@ -95,15 +95,16 @@ type machine struct {
 	files    hostfs.FS
 	tools    vendorcli.Runner
 	recorded bool
+	keeps    bool // what is learned of the cards is kept for the next start
 }
 
-// detectors is the registry of brands, read in this order.
+// detectors is the registry of brands, read in this order, for a look that changes nothing.
 func detectors(log hclog.Logger) device.Build { return detectorsOf(machine{}, log) }
 
 func detectorsOf(m machine, log hclog.Logger) device.Build {
 	return func(cfg device.Config) ([]device.Detector, error) {
 		byTool := func(spec brand.Spec) device.Detector {
-			return brand.New(spec, brand.Config{Root: cfg.Root, Files: m.files, Tools: m.tools}, log.Named(string(spec.Vendor)))
+			return brand.New(spec, brand.Config{Root: cfg.Root, Files: m.files, Tools: m.tools, StateDir: cfg.StateDir, Looking: !m.keeps}, log.Named(string(spec.Vendor)))
 		}
 		all := []device.Detector{
 			nvidia.New(nvidia.Config{

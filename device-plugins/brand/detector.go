@@ -74,6 +74,9 @@ type Config struct {
 	Tool  string           // name or path of the tool, in place of the brand's own
 	Files hostfs.FS        // the machine's files, in place of those under Root
 	Tools vendorcli.Runner // runs the tools; nil runs those of this machine
+	// StateDir is a folder that outlives a restart, for what must be remembered of the cards; empty remembers nothing.
+	StateDir string
+	Looking  bool // StateDir is only read
 }
 
 // Detector finds the cards of one brand. It is safe for concurrent use.
@@ -83,6 +86,8 @@ type Detector struct {
 	log   hclog.Logger
 	files hostfs.FS
 	run   vendorcli.Runner
+
+	known *namesakes
 
 	mu    sync.Mutex
 	nodes map[string][]string // card UUID → device nodes
@@ -104,6 +109,7 @@ var (
 // New returns a detector. It touches nothing until the first call.
 func New(spec Spec, cfg Config, log hclog.Logger) *Detector {
 	d := &Detector{spec: spec, tools: spec.Tools, log: log, files: cfg.Files, run: cfg.Tools, nodes: map[string][]string{}, held: map[string]answer{}, now: time.Now}
+	d.known = newNamesakes(spec.Vendor, cfg, log)
 	if !d.files.Valid() {
 		d.files = hostfs.New(cfg.Root)
 	}
@@ -130,7 +136,7 @@ func (d *Detector) Detect(ctx context.Context) ([]accel.Card, error) {
 	}
 	cards := []accel.Card{}
 	nodes := map[string][]string{}
-	for i, card := range r.Offer(d.spec) {
+	for i, card := range r.offer(d.spec, d.known) {
 		if card.UUID == "" {
 			continue
 		}
@@ -320,7 +326,7 @@ func (c Card) pids() []int {
 }
 
 func (d *Detector) match(r Reading, cards []accel.Card, found func(Card, string)) {
-	for i, identity := range r.identities(d.spec.Prefix) {
+	for i, identity := range r.identities(d.spec.Prefix, d.known) {
 		if slices.ContainsFunc(cards, func(c accel.Card) bool { return c.UUID == identity }) {
 			found(r.Cards[i], identity)
 		}

@@ -239,13 +239,14 @@ func (r Reading) FromKernel() Reading {
 }
 
 // identities are the stable names of the cards of a reading, in its order: the maker's number; the address; the index
-// as the last resort. A number or an address that two cards give is taken only with what tells them apart.
-func (r Reading) identities(prefix string) []string {
-	ids, places := map[string]int{}, map[string]int{}
+// as the last resort. A number or an address that two cards give is taken only with what tells them apart; of numbers that
+// is remembered, see namesakes.
+func (r Reading) identities(prefix string, known *namesakes) []string {
+	places := map[string]int{}
 	for _, c := range r.Cards {
-		ids[c.ID+"\x00"+c.Part]++
 		places[c.PCI+"\x00"+c.Part]++
 	}
+	own := known.own(r.Cards)
 	out := make([]string, len(r.Cards))
 	taken := map[string]bool{"": true}
 	for i, c := range r.Cards {
@@ -254,7 +255,7 @@ func (r Reading) identities(prefix string) []string {
 			part = "-" + c.Part
 		}
 		switch {
-		case c.ID != "" && ids[c.ID+"\x00"+c.Part] == 1:
+		case own[i]:
 			out[i] = prefix + c.ID + part
 		case c.PCI != "" && c.Part != "" && places[c.PCI+"\x00"+c.Part] == 1:
 			// Not "PCI-": a place that several cards share does not name one of them.
@@ -272,11 +273,13 @@ func (r Reading) identities(prefix string) []string {
 	return out
 }
 
-// Offer turns the reading into cards in the words of the product, the n-th of the n-th card read.
+// Offer turns the reading into cards in the words of the product, the n-th of the n-th card read, by what it says alone.
 // A card without an identity, and one to be skipped, has an empty UUID.
-func (r Reading) Offer(spec Spec) []accel.Card {
+func (r Reading) Offer(spec Spec) []accel.Card { return r.offer(spec, &namesakes{}) }
+
+func (r Reading) offer(spec Spec, known *namesakes) []accel.Card {
 	cards := make([]accel.Card, len(r.Cards))
-	for i, identity := range r.identities(spec.Prefix) {
+	for i, identity := range r.identities(spec.Prefix, known) {
 		if !r.Cards[i].Skip {
 			cards[i] = r.card(r.Cards[i], spec, identity)
 		}
