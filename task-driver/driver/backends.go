@@ -5,6 +5,7 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
 	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/mig"
+	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/mps"
 )
 
 // newBackends are all that makes shares real, in the order in which they are listed: one line each, the brand's own in the
@@ -12,6 +13,7 @@ import (
 func newBackends(h share.Host, s settings) []share.Backend {
 	return []share.Backend{
 		mig.New(h),
+		mps.New(h, mps.Options{Overuse: s.overuse}),
 		bronze.New(h, map[accel.Vendor]bronze.Reader{accel.NVIDIA: bronze.NVIDIA{Tool: h.Tool}}, bronze.Options{Overuse: s.overuse}),
 	}
 }
