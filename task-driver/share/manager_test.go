@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -338,4 +339,94 @@ func FuzzReadEntry(f *testing.F) {
 			t.Errorf("%s was read as %+v", body, e)
 		}
 	})
+}
+
+// TestPrepare_GivenBackMeanwhile takes a share back between its issue and the call of the backend.
+func TestPrepare_GivenBackMeanwhile(t *testing.T) {
+	t.Parallel()
+	mps := newStub("mps", accel.Silver)
+	f := newFixture(t, nil, mps)
+	unlock, err := f.locks.lock(t.Context(), lockOf(mps))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := sliceOf("a", "GPU-1", 100, accel.Silver)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.make(a)
+		ended <- err
+	}()
+	for e, err := f.ledger.get(a.ID); e == nil; e, err = f.ledger.get(a.ID) {
+		if err != nil || t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := f.ledger.drop(a.ID); err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "given back meanwhile") || len(mps.parts) > 0 {
+		t.Errorf("got %v, %v", err, mps.parts)
+	}
+}
+
+func TestPrepare_AgainAfterHalfARelease(t *testing.T) {
+	t.Parallel()
+	mps := newStub("mps", accel.Silver)
+	f := newFixture(t, nil, mps)
+	a := sliceOf("a", "GPU-1", 100, accel.Silver)
+	if err := f.ledger.put(Entry{Ask: a, Backend: "mps", State: TimedOut}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.make(a); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]State{"a": Confirmed}, f.states()); diff != "" || len(mps.parts) != 1 {
+		t.Errorf("ledger (-want +got):\n%s%v", diff, mps.parts)
+	}
+}
+
+func TestLock_TwoOfOneProcessAndOfTwo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	one, two := newFileLocks(dir), newFileLocks(dir) // two are as two processes
+	unlock, err := one.lock(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, l := range map[string]*fileLocks{"the same process": one, "another": two} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		if _, err := l.lock(ctx, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+		other, err := l.lock(t.Context(), "y")
+		if err != nil {
+			t.Fatal(err)
+		}
+		other()
+	}
+	unlock()
+	unlock, err = two.lock(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+func TestExec_BoundByItsContext(t *testing.T) {
+	t.Parallel()
+	out, err := Exec{}.Run(t.Context(), "sh", "-c", "echo out; echo err >&2; exit 3")
+	if err != nil || out != (Output{Stdout: "out\n", Stderr: "err\n", ExitCode: 3}) {
+		t.Errorf("got %+v, %v", out, err)
+	}
+	if _, err := (Exec{}).Run(t.Context(), "heteroflow-no-such-tool"); !errors.Is(err, exec.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := (Exec{}).Run(ctx, "sh", "-c", "sleep 1000 & wait"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
 }
