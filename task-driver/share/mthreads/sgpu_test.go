@@ -1,0 +1,157 @@
+package mthreads
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/grant"
+	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker"
+	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
+)
+
+// program is a fake of the administrator's program that keeps what it made.
+type program struct {
+	*sharetest.Tools
+	mu   sync.Mutex
+	made map[string]string // name → rest of its line
+}
+
+func newProgram() *program {
+	p := &program{made: map[string]string{}}
+	p.Tools = sharetest.NewTools(map[string]func([]string) share.Output{maker.Program(accel.MThreads, accel.ModeSGPU): p.run})
+	return p
+}
+
+func (p *program) things() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []string
+	for name, rest := range p.made {
+		out = append(out, name+" "+rest)
+	}
+	return out
+}
+
+func (p *program) run(args []string) share.Output {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case len(args) == 1 && args[0] == "list":
+		var b strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(p.made)) {
+			fmt.Fprintf(&b, "%s %s\n", name, p.made[name])
+		}
+		return share.Output{Stdout: b.String()}
+	case len(args) == 5 && args[0] == "create" && p.made[args[1]] == "":
+		p.made[args[1]] = strings.Join(args[2:], " ")
+		return share.Output{}
+	case len(args) == 2 && p.made[args[1]] == "":
+		return share.Output{Stderr: "there is no " + args[1], ExitCode: 2}
+	case len(args) == 2 && args[0] == "setup":
+		return share.Output{Stdout: "env MTHREADS_EXAMPLE=" + args[1] + "\nnode /dev/mtgpu.0\nruntime mthreads\n"}
+	case len(args) == 2 && args[0] == "destroy":
+		delete(p.made, args[1])
+		return share.Output{}
+	}
+	return share.Output{Stderr: "usage", ExitCode: 64}
+}
+
+func ask(task string, mib uint64, pct int) share.Ask {
+	return share.Ask{
+		ID: share.NewID(task, accel.MThreads, "GPU-1"), TaskID: task, Vendor: accel.MThreads, Form: accel.Shared, MemoryMiB: mib, ComputePct: pct, Of: 1, Container: true,
+		Card: grant.Card{UUID: "GPU-1", Model: "S4000", Index: 3, MemoryMiB: 49152},
+	}
+}
+
+func none(string) {}
+
+func TestSGPUs_PassTheSuite(t *testing.T) {
+	t.Parallel()
+	sharetest.Run(t, sharetest.Suite{
+		Machine: func(t testing.TB) sharetest.Machine {
+			p := newProgram()
+			return sharetest.Machine{Tool: p, Root: t.TempDir(), Things: p.things, Foreign: func() { p.run([]string{"create", "somebody", "3", "1024", "4"}) }}
+		},
+		New:  func(h share.Host) share.Backend { return New(h) },
+		Asks: []share.Ask{ask("a/t/1", 8192, 25), ask("b/t/2", 16384, 50)},
+	})
+}
+
+func TestSGPUs_WhatTheProgramIsAsked(t *testing.T) {
+	t.Parallel()
+	p := newProgram()
+	b := New(share.Host{Tool: p})
+	a := ask("a", 8192, 30)
+	got, err := b.Prepare(t.Context(), a, none)
+	want := share.Setup{Env: map[string]string{"MTHREADS_EXAMPLE": string(a.ID)}, Nodes: []string{"/dev/mtgpu.0"}, Runtime: "mthreads"}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+	if diff := cmp.Diff([]string{string(a.ID) + " 3 8192 5"}, p.things()); diff != "" {
+		t.Errorf("made (-want +got):\n%s", diff)
+	}
+}
+
+func TestSGPUs_Refusals(t *testing.T) {
+	t.Parallel()
+	for want, set := range map[string]func(a *share.Ask){
+		"8 (4 GiB), 16 (8 GiB), 32 (16 GiB)": func(a *share.Ask) { a.MemoryMiB = 10240 },
+		"has them whole":                     func(a *share.Ask) { a.Of = 2 },
+		"set image":                          func(a *share.Ask) { a.Container = false },
+	} {
+		a := ask("a", 8192, 0)
+		set(&a)
+		p := newProgram()
+		if _, err := New(share.Host{Tool: p}).Prepare(t.Context(), a, none); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+		if made := p.things(); len(made) > 0 {
+			t.Errorf("made are %v", made)
+		}
+	}
+	err := New(share.Host{Tool: sharetest.NewTools(nil)}).Probe(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "publishes no command") || !strings.Contains(err.Error(), "/usr/local/libexec/heteroflow/mthreads-sgpu") {
+		t.Errorf("without the program: %v", err)
+	}
+}
+
+func TestRule_IsTheCataloguesOwn(t *testing.T) {
+	t.Parallel()
+	want, _ := catalogue.Product{}.Rounding(accel.MThreads, accel.ModeSGPU)
+	if diff := cmp.Diff(want, ruleOf(0)); diff != "" {
+		t.Errorf("(-catalogue +here):\n%s", diff)
+	}
+	if got := ruleOf(16384).Templates; len(got) != 5 || got[4].Name != strconv.Itoa(32) {
+		t.Errorf("a card of 16 GiB has %v", got)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("hf0123456789abcdef 0 1024 4\nsomebody 1 2048 16\n")
+	f.Add("env A=b\nnode /dev/mtgpu.0\nruntime mthreads\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := parseList(text)
+		for id := range all {
+			if err != nil || !share.IsID(string(id)) {
+				t.Errorf("%q is listed with %v", id, err)
+			}
+		}
+		if s, err := parseSetup(text); err == nil {
+			for _, node := range s.Nodes {
+				if !strings.HasPrefix(node, "/dev/") {
+					t.Errorf("node %q", node)
+				}
+			}
+		}
+	})
+}
