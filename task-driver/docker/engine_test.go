@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -175,6 +177,7 @@ func suite(t *testing.T, host string) {
 			t.Fatalf("list = %+v, %v", found, err)
 		}
 	})
+	t.Run("much output at once", func(t *testing.T) { suiteFlood(t, ctx, e, host) })
 	t.Run("statistics", func(t *testing.T) {
 		id := start(t, "sleep")
 		s, err := e.Sample(ctx, id)
@@ -186,6 +189,36 @@ func suite(t *testing.T, host string) {
 		id := start(t, "sleep")
 		suiteExec(t, ctx, e, id)
 	})
+}
+
+// suiteFlood reads a burst of output through a follower: every line once, in order.
+func suiteFlood(t *testing.T, ctx context.Context, e *docker.Engine, host string) {
+	const lines = 60000 // about 12 MiB in the daemon's own copy
+	id, err := e.Create(ctx, docker.Container{
+		Name: "hf-suite-flood", Image: dockertest.Image, Command: []string{"flood", strconv.Itoa(lines)}, NetworkMode: "none",
+		LogType: "json-file", LogOptions: map[string]string{"max-file": "2", "max-size": "20m"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Remove(context.Background(), id); err != nil {
+			t.Error(err)
+		}
+	})
+	f := startFollow(t, host, id, false, time.Time{})
+	if exit := <-f.exit; exit.Code != 0 || exit.Err != "" {
+		t.Errorf("exit = %+v", exit)
+	}
+	got := strings.Split(strings.TrimSuffix(<-f.out, "\n"), "\n")
+	for n, line := range got {
+		if want := fmt.Sprintf("line %07d ", n); !strings.HasPrefix(line, want) {
+			t.Fatalf("line %d of %d is %.20q", n, len(got), line)
+		}
+	}
+	if len(got) != lines {
+		t.Errorf("%d lines of %d", len(got), lines)
+	}
 }
 
 func suiteExec(t *testing.T, ctx context.Context, e *docker.Engine, id string) {

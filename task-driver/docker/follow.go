@@ -166,14 +166,14 @@ func ExitOf(s State) supervisor.Exit {
 // frame that was written. The last pass begins after the end: daemons are known to end a stream that was opened
 // before without the last words.
 func (w *Workload) copyLogs(ctx context.Context, stdout, stderr io.Writer) {
-	last := w.follow.Since
+	written := newProgress(w.follow.Since)
 	for ctx.Err() == nil {
 		state, err := w.engine.State(ctx, w.follow.Container)
 		if errors.Is(err, ErrNotFound) {
 			return
 		}
 		ended := err == nil && !state.Running
-		broken := w.copyLogsOnce(ctx, stdout, stderr, &last)
+		broken := w.copyLogsOnce(ctx, stdout, stderr, written)
 		if errors.Is(broken, ErrNoLogs) {
 			return
 		}
@@ -190,13 +190,13 @@ func (w *Workload) copyLogs(ctx context.Context, stdout, stderr io.Writer) {
 	}
 }
 
-func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, last *time.Time) error {
-	body, err := w.engine.Logs(ctx, w.follow.Container, *last)
+func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, written *progress) error {
+	body, err := w.engine.Logs(ctx, w.follow.Container, written.since(time.Now()))
 	if err != nil {
 		return err
 	}
 	defer body.Close() //nolint:errcheck // read to its end or broken
-	resumed := *last
+	written.again()
 	next := frames(body)
 	if w.tty {
 		next = lines(body)
@@ -210,8 +210,8 @@ func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, l
 			return err
 		}
 		at, text := cutTime(content)
-		if !at.IsZero() && !resumed.IsZero() && !at.After(resumed) {
-			continue // "since" includes the moment itself
+		if !written.isNew(stream, at, time.Now) {
+			continue
 		}
 		out := stdout
 		if stream == 2 {
@@ -220,10 +220,7 @@ func (w *Workload) copyLogsOnce(ctx context.Context, stdout, stderr io.Writer, l
 		if _, err := out.Write(text); err != nil {
 			fmt.Fprintln(os.Stderr, "write log:", err)
 		}
-		if at.After(*last) {
-			*last = at
-		}
-		w.keepMark(*last)
+		w.keepMark(written.last)
 	}
 }
 

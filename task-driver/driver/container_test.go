@@ -550,7 +550,7 @@ func TestRealPath(t *testing.T) {
 // The same life on a real daemon, where one is reachable.
 func TestDocker_Real(t *testing.T) {
 	host := dockertest.Real(t)
-	r := newRig(t, map[string]any{"docker": map[string]any{"endpoint": host}, "process": map[string]any{"enabled": false}})
+	r := newRig(t, map[string]any{"docker": map[string]any{"endpoint": host, "allow_devices": []string{"/dev/full"}}, "process": map[string]any{"enabled": false}})
 	run := func(t *testing.T, config map[string]any, change ...func(*driverpb.TaskConfig)) (*driverpb.ExitResult, string) {
 		t.Helper()
 		config["image"], config["network_mode"] = dockertest.Image, "none"
@@ -595,6 +595,20 @@ func TestDocker_Real(t *testing.T) {
 			t.Errorf("exit = %v", exit)
 		}
 	})
+	t.Run("options", func(t *testing.T) { realOptions(t, run) })
+	t.Run("terminal", func(t *testing.T) {
+		if _, out := run(t, map[string]any{"args": []string{"echo", "hello"}, "tty": true}); out != "hello\r\n" {
+			t.Errorf("output %q", out)
+		}
+	})
+	t.Run("a device", func(t *testing.T) {
+		config := func() map[string]any {
+			return map[string]any{"args": []string{"write", "/dev/none", "x"}, "devices": []any{map[string]any{"host_path": "/dev/full", "container_path": "/dev/none"}}}
+		}
+		if exit, _ := run(t, config()); exit.ExitCode == 0 {
+			t.Error("the device did not refuse to be written to")
+		}
+	})
 	t.Run("driver killed", func(t *testing.T) {
 		j := r.job(map[string]any{"image": dockertest.Image, "network_mode": "none", "args": []string{"sleep"}})
 		h := r.start(j)
@@ -616,4 +630,49 @@ func TestDocker_Real(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// realOptions asks the kernel what became of options.
+func realOptions(t *testing.T, run func(*testing.T, map[string]any, ...func(*driverpb.TaskConfig)) (*driverpb.ExitResult, string)) {
+	for name, c := range map[string]struct {
+		file    string
+		options map[string]any
+		want    []string
+		not     string
+	}{
+		"ulimit": {file: "/proc/self/limits", options: map[string]any{"ulimit": map[string]any{"core": "1234:2345"}}, want: []string{"1234                 2345"}},
+		"mounts": {
+			file: "/proc/self/mounts", want: []string{"tmpfs /cache tmpfs ", "size=1024k", "/dev/shm tmpfs ", "size=131072k"},
+			options: map[string]any{"shm_size": "128MiB", "mount": []any{map[string]any{"type": "tmpfs", "target": "/cache", "tmpfs_options": map[string]any{"size": 1 << 20}}}},
+		},
+		"hosts":    {file: "/etc/hosts", options: map[string]any{"extra_hosts": []string{"db:10.1.2.3"}}, want: []string{"10.1.2.3\tdb"}},
+		"hostname": {file: "/etc/hostname", options: map[string]any{"hostname": "box"}, want: []string{"box"}},
+		"sysctl":   {file: "/proc/sys/kernel/shm_rmid_forced", options: map[string]any{"sysctl": map[string]any{"kernel.shm_rmid_forced": "1"}}, want: []string{"1\n"}},
+		"status": {
+			file: "/proc/self/status", want: []string{"NoNewPrivs:\t1", "Uid:\t1000", "Groups:\t1000 4444", "Cpus_allowed_list:\t0\n", "CapBnd:\t00000000800405fb"},
+			options: map[string]any{"security_opt": []string{"no-new-privileges"}, "group_add": []string{"4444"}, "cap_drop": []string{"MKNOD", "AUDIT_WRITE"}},
+		},
+		"no more capabilities": {file: "/proc/self/status", options: map[string]any{"cap_drop": []string{"all"}}, want: []string{"CapBnd:\t0000000000000000"}},
+		"oom score":            {file: "/proc/self/oom_score_adj", options: map[string]any{"oom_score_adj": 300}, want: []string{"300\n"}},
+		"init":                 {file: "/proc/1/comm", options: map[string]any{"init": true}, want: []string{"init"}, not: "hftask"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.options["args"] = []string{"cat", c.file}
+			exit, out := run(t, c.options, func(cfg *driverpb.TaskConfig) {
+				cfg.User = "1000:1000"
+				cfg.Resources.LinuxResources.CpusetCpus = "0"
+			})
+			if name == "init" && exit.ExitCode != 0 {
+				t.Skip("this daemon has no docker-init")
+			}
+			for _, want := range c.want {
+				if !strings.Contains(out, want) {
+					t.Errorf("%s lacks %q (%v):\n%s", c.file, want, exit, out)
+				}
+			}
+			if c.not != "" && strings.Contains(out, c.not) {
+				t.Errorf("%s has %q", c.file, c.not)
+			}
+		})
+	}
 }

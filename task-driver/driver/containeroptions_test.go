@@ -362,7 +362,7 @@ func TestDocker_Logging(t *testing.T) {
 		options    map[string]string
 		refused    bool
 	}{
-		"by itself":           {kind: "json-file", options: map[string]string{"max-file": "2", "max-size": "2m"}},
+		"by itself":           {kind: "json-file", options: map[string]string{"max-file": "2", "max-size": "20m"}},
 		"the task's size":     {task: &Logging{Config: big}, kind: "json-file", options: big},
 		"the task's driver":   {task: &Logging{Driver: "local"}, kind: "local", options: map[string]string{}},
 		"the node's":          {node: &Logging{Type: "fluentd", Config: map[string]string{"tag": "x"}}, kind: "fluentd", options: map[string]string{"tag": "x"}},

@@ -162,10 +162,11 @@ func (d *Docker) runtimeNames() map[accel.Vendor]string {
 	return out
 }
 
-// logging is where a container's output is kept: the task's wish, the node's, or two files of 2 MiB, enough to bridge a
-// supervisor, since Nomad keeps the logs themselves.
+// logging is where a container's output is kept: the task's wish, the node's, or two files of 20 MiB. Nomad keeps the logs
+// themselves, but a daemon that begins a new file while its reader is behind skips what is left of the old one: the file
+// must hold the largest burst.
 func (d *Docker) logging(task *Logging) (kind string, options map[string]string, err error) {
-	kind, options = "json-file", map[string]string{"max-file": "2", "max-size": "2m"}
+	kind, options = "json-file", map[string]string{"max-file": "2", "max-size": "20m"}
 	for _, l := range []*Logging{d.Logging, task} {
 		if l == nil {
 			continue

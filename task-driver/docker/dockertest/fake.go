@@ -25,6 +25,7 @@ import (
 //	exit N       ends with N
 //	sleep        runs until it gets a signal
 //	stubborn     runs until SIGKILL
+//	flood N      prints N numbered lines and ends with 0
 //	oom          is killed for want of memory
 type Engine struct {
 	Host string // unix:///…
@@ -278,6 +279,15 @@ func (e *Engine) run(c *container) {
 			code = 1
 		}
 		e.end(c, code, false)
+	case "flood":
+		lines := 0
+		if _, err := fmt.Sscan(rest, &lines); err != nil {
+			lines = 0
+		}
+		for n := range lines {
+			c.log = append(c.log, logLine{time.Now().UTC(), 1, fmt.Sprintf("line %07d %s\n", n, strings.Repeat("x", 100))})
+		}
+		e.end(c, 0, false)
 	case "oom":
 		e.end(c, 137, true)
 	}

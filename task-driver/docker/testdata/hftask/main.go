@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"os"
@@ -42,6 +43,18 @@ func main() {
 			in = f
 		}
 		if _, err := io.Copy(os.Stdout, in); err != nil {
+			os.Exit(1)
+		}
+	case "flood":
+		lines, err := strconv.Atoi(rest[0])
+		if err != nil {
+			os.Exit(1)
+		}
+		out := bufio.NewWriter(os.Stdout)
+		for n := range lines {
+			fmt.Fprintf(out, "line %07d %s\n", n, strings.Repeat("x", 100))
+		}
+		if err := out.Flush(); err != nil {
 			os.Exit(1)
 		}
 	case "write":
