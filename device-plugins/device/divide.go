@@ -21,6 +21,8 @@ func (o offer) health() accel.Health {
 	reason := ""
 	switch {
 	case !o.Health.OK:
+	case o.waits != "":
+		reason = o.waits
 	case o.Form == accel.MIG:
 		reason = o.noMIG()
 	case o.found == accel.MIG:

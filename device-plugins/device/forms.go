@@ -34,6 +34,9 @@ func openForms(dir string) (*formBook, error) {
 		b.chosen = map[string]accel.Form{}
 		return b, fmt.Errorf("read chosen forms in %s: %w", b.path, err)
 	}
+	if b.chosen == nil { // the text null
+		b.chosen = map[string]accel.Form{}
+	}
 	return b, nil
 }
 

@@ -20,6 +20,7 @@ type offer struct {
 	found    accel.Form // as the detector found it
 	policy   string
 	sliceMiB uint64 // memory of one slice of the shared and the mig form
+	waits    string // why nobody else gets it for now; empty when nothing does
 }
 
 // inSlices tells whether the card has a group of its own, with slices of memory as instances.

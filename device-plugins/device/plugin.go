@@ -41,10 +41,11 @@ type Plugin struct {
 	sources []*source
 	forms   *formBook
 	history *history
-	faults  map[string]*faults // card → what was counted; none while its brand tells of no events
-	flagged map[string]bool    // cards that processes without a grant use
-	dispute map[string]string  // card → what was told of its conflicts
-	changed chan struct{}      // closed and replaced at every change
+	faults  map[string]*faults    // card → what was counted; none while its brand tells of no events
+	flagged map[string]bool       // cards that processes without a grant use
+	dispute map[string]string     // card → what was told of its conflicts
+	leased  map[string]accel.Form // card → the form in which tasks had it when the plugin started, until they end
+	changed chan struct{}         // closed and replaced at every change
 
 	watchMu  sync.Mutex
 	watching int
@@ -120,6 +121,7 @@ func (p *Plugin) ready() error {
 		p.log.Error("chosen forms are lost, cards without a rule are offered whole", "error", err)
 	}
 	p.forms, p.history = book, openHistory(p.set.StateDir, p.log)
+	p.keepLeased()
 	return nil
 }
 
@@ -184,6 +186,7 @@ func (p *Plugin) offers() []offer {
 func (p *Plugin) offer(c accel.Card) offer {
 	o := offer{Card: c, found: c.Form, sliceMiB: p.set.sliceMiB}
 	o.Form, o.policy = p.set.offered(c, p.forms)
+	o.wait(p.leased[c.UUID])
 	o.Rounding = roundings(c)
 	if o.Form == accel.MIG {
 		o.sliceMiB = migSliceMiB(o.Card)

@@ -107,6 +107,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 		s.trouble = ""
 		p.take(s, valid(cards))
 	}
+	p.dropLeased()
 	p.disputed(s.tracker.cards())
 	p.hear(s, events)
 	p.history.follow(s.tracker.cards(), p.now())

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/moby/sys/atomicwriter"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 // Lease is the driver's node-local note that a running task uses cards. The device plugin reads the leases
@@ -20,6 +22,8 @@ type Lease struct {
 	AllocID string    `json:"alloc_id"`
 	Cards   []string  `json:"cards"` // UUIDs
 	Since   time.Time `json:"since"`
+	// Forms is how each card was given, by UUID. Leases of older drivers have none.
+	Forms map[string]accel.Form `json:"forms,omitempty"`
 }
 
 const leaseSuffix = ".lease.json"

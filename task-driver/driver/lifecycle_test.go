@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -101,6 +102,11 @@ func TestStart_LeaseLastsUntilDestroy(t *testing.T) {
 	r.restart()
 	if err := r.Recover(r.ctx, h); err != nil {
 		t.Fatal(err)
+	}
+	// The device plugin keeps a card in the form in which a task has it, whatever its config says after a restart.
+	want := map[string]accel.Form{"A-1": accel.Whole, "GPU-1": accel.Shared}
+	if again := leases()[0].Forms; !maps.Equal(got[0].Forms, want) || !maps.Equal(again, want) {
+		t.Errorf("forms: %v, and after a recovery %v", got[0].Forms, again)
 	}
 	if err := r.Stop(r.ctx, j.cfg.Id, time.Second, ""); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,9 @@ type record struct {
 	Host      string        `json:"host,omitempty"` // the daemon that has the container
 	Group     process.Group `json:"group"`
 	Cards     []string      `json:"cards,omitempty"`
-	StartedAt time.Time     `json:"started_at"`
+	// Forms is how each card was given, by UUID.
+	Forms     map[string]accel.Form `json:"forms,omitempty"`
+	StartedAt time.Time             `json:"started_at"`
 
 	// What later calls need of the task's config and grant: Nomad does not store the config with the handle.
 	StopSignal string            `json:"stop_signal,omitempty"`
@@ -47,7 +49,7 @@ type record struct {
 // newRecord begins the record of a plan.
 func newRecord(p *plan) record {
 	return record{
-		Version: 1, Runtime: p.tc.Runtime, Cards: p.share.uuids(),
+		Version: 1, Runtime: p.tc.Runtime, Cards: p.share.uuids(), Forms: p.share.forms(),
 		StopSignal: p.tc.StopSignal, WorkDir: p.tc.WorkDir, Env: p.tc.Env,
 		MemoryMiB: p.share.memoryMiB, ComputePct: p.share.computePct, QoS: p.share.qos,
 	}

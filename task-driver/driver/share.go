@@ -225,6 +225,14 @@ func (s admission) vendors() []accel.Vendor {
 }
 
 // uuids lists the cards.
+func (s admission) forms() map[string]accel.Form {
+	forms := map[string]accel.Form{}
+	for _, c := range s.cards {
+		forms[c.UUID] = c.Form
+	}
+	return forms
+}
+
 func (s admission) uuids() []string {
 	var out []string
 	for _, c := range s.cards {
