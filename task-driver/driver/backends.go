@@ -3,7 +3,14 @@ package driver
 import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/amd"
+	"github.com/heteroflow/heteroflow/task-driver/share/ascend"
+	"github.com/heteroflow/heteroflow/task-driver/share/biren"
 	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
+	"github.com/heteroflow/heteroflow/task-driver/share/cambricon"
+	"github.com/heteroflow/heteroflow/task-driver/share/hygon"
+	"github.com/heteroflow/heteroflow/task-driver/share/kunlunxin"
+	"github.com/heteroflow/heteroflow/task-driver/share/mthreads"
 	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/mig"
 	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/mps"
 )
@@ -14,6 +21,14 @@ func newBackends(h share.Host, s settings) []share.Backend {
 	return []share.Backend{
 		mig.New(h),
 		mps.New(h, mps.Options{Overuse: s.overuse}),
+		mthreads.New(h),
+		hygon.New(h),
+		cambricon.New(h),
+		biren.New(h),
+		ascend.NewVNPUs(h),
+		ascend.NewSlices(h),
+		kunlunxin.New(h),
+		amd.New(h),
 		bronze.New(h, map[accel.Vendor]bronze.Reader{accel.NVIDIA: bronze.NVIDIA{Tool: h.Tool}}, bronze.Options{Overuse: s.overuse}),
 	}
 }

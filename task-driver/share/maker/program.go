@@ -9,7 +9,7 @@ import (
 )
 
 // Programs is the folder of programs that a node's administrator supplies for makers who publish no command of their own.
-// What such a program is asked is written in the package of its brand and in docs/sharing.md; it is ours, not the maker's.
+// What such a program is asked is written in the package of its brand and in docs/shares.md; it is ours, not the maker's.
 const Programs = "/usr/local/libexec/heteroflow"
 
 // Program is the path of the program for a mode of a brand.
@@ -20,7 +20,7 @@ func Program(v accel.Vendor, mode accel.Mode) string {
 // NeedProgram says that the program is missing, and why there has to be one. why is a sentence without its end.
 func NeedProgram(tool share.Tool, program, why string) error {
 	if _, err := tool.Look(program); err != nil {
-		return fmt.Errorf("%s: put a program at %s that does what docs/sharing.md asks of it, or ask for qos bronze (%w)", why, program, err)
+		return fmt.Errorf("%s: put a program at %s that does what docs/shares.md asks of it, or ask for qos bronze (%w)", why, program, err)
 	}
 	return nil
 }
