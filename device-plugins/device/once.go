@@ -84,7 +84,7 @@ func (p *Plugin) once(ctx context.Context, then func(i int, s *source)) (Found, 
 				return
 			}
 			p.mu.Lock()
-			s.tracker.observe(valid(cards))
+			p.take(s, valid(cards))
 			cards = s.tracker.cards()
 			p.mu.Unlock()
 			if l, ok := s.Detector.(Linker); ok && len(cards) > 0 {

@@ -297,7 +297,10 @@ func TestReserve(t *testing.T) {
 	p := start(t, func(c *Config) { c.Forms = map[string]string{"0": "shared"} }, &bench{name: "x", cards: []accel.Card{a, b}})
 	receive(t, fingerprint(t, p))
 
-	whole, _ := reservation(t, p, "GPU-b")
+	whole, own := reservation(t, p, "GPU-b")
+	if own["NVIDIA_VISIBLE_DEVICES"] != "GPU-b" || own["CUDA_VISIBLE_DEVICES"] != "GPU-b" || len(own) != 3 {
+		t.Errorf("environment for drivers that know no grants: %v", own)
+	}
 	want := grant.Reservation{Version: 1, Vendor: accel.NVIDIA, Form: accel.Whole, Instances: []string{"GPU-b"}, UnitMiB: 46068, Cards: []grant.Card{
 		{UUID: "GPU-b", Model: "A40", Index: 1, PCI: "0000:02:00.0", MemoryMiB: 46068, Units: 1},
 	}}
@@ -390,3 +393,31 @@ func waitFor(t *testing.T, what string, done func() bool) {
 }
 
 func leaseDir(p *Plugin) string { return filepath.Join(p.set.StateDir, "leases") }
+
+// Two tools may list one card, such as a maker's new and old one: it is offered once, and always by the same of them.
+func TestFingerprint_CardOfTwoSources(t *testing.T) {
+	t.Parallel()
+	first := &bench{name: "first", hang: make(chan struct{}), cards: []accel.Card{good("GPU-a", "0000:01:00.0")}}
+	second := &bench{name: "second", cards: []accel.Card{good("GPU-a", "0000:01:00.0"), good("GPU-b", "0000:02:00.0")}}
+	second.cards[0].Model = "A40-again"
+	p := start(t, nil, first, second)
+	go func() {
+		for calls := 0; calls < 3; time.Sleep(time.Millisecond) { // the second is read before the first
+			second.set(func(b *bench) { calls = b.calls })
+		}
+		close(first.hang)
+	}()
+	messages := fingerprint(t, p)
+	want := []string{
+		"nvidia/card/A40-49574521 [] ok", "nvidia/card/A40-" + accel.ShortID(accel.NVIDIA, "GPU-b") + " [] ok", "nvidia/gpu/A40 [GPU-a GPU-b] ok",
+	}
+	wantLines(t, receive(t, messages), want...)
+	before := 0
+	second.set(func(b *bench) { before = b.calls })
+	for calls := 0; calls < before+3; time.Sleep(time.Millisecond) {
+		second.set(func(b *bench) { calls = b.calls })
+	}
+	if len(messages) > 0 {
+		t.Errorf("another message: %v", lines(<-messages))
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,10 +116,17 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 	p.notify()
 }
 
-// take files a reading. What was noted of a card that it replaced is forgotten with it. The caller holds mu.
+// take files a reading. What was noted of a card that it replaced is forgotten with it. A card that two sources list is
+// the first one's, in their order: given away by both it would be given away twice. The caller holds mu.
 func (p *Plugin) take(s *source, cards []accel.Card) {
 	before := maps.Clone(s.tracker.known)
-	s.tracker.observe(cards)
+	at := slices.Index(p.sources, s)
+	s.tracker.observe(slices.DeleteFunc(cards, func(c accel.Card) bool {
+		return slices.ContainsFunc(p.sources[:max(at, 0)], func(o *source) bool { return o.tracker.known[c.UUID] != nil })
+	}))
+	for _, o := range p.sources[at+1:] {
+		maps.DeleteFunc(o.tracker.known, func(uuid string, _ *tracked) bool { return s.tracker.known[uuid] != nil })
+	}
 	for uuid := range before {
 		if s.tracker.known[uuid] == nil {
 			delete(p.faults, uuid)
