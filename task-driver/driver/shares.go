@@ -223,12 +223,16 @@ func (d *Driver) lookAtShares(ctx context.Context) map[string]string {
 			continue // usable everywhere: it says nothing of the node
 		}
 		name := fmt.Sprintf("share.%s.%s", v, u.Backend.Name())
-		attrs[name], attrs["share."+string(v)] = "", ""
+		for _, attr := range []string{name, name + ".isolation", name + ".test", "share." + string(v)} {
+			attrs[attr] = ""
+		}
 		if u.Missing != nil {
 			reasons[name] = u.Missing.Error()
 			continue
 		}
 		attrs[name] = "1"
+		i := u.Backend.Describe()
+		attrs[name+".isolation"] = fmt.Sprintf("qos=%s,memory=%s,compute=%s,faults=%s,sight=%s", i.QoS, i.Memory, i.Compute, i.Faults, i.Sight)
 		byBrand[v] = append(byBrand[v], u.Backend.Name())
 		if result := d.selfTest(u.Backend, name); result != "" {
 			attrs[name+".test"] = result
