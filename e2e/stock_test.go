@@ -25,6 +25,24 @@ resources {
   }
 }`
 
+// stockDriver is the same job under a driver of Nomad's own, which knows nothing of us. The embedded engine has none.
+func (s *suite) stockDriver(id string) string {
+	return fmt.Sprintf(`
+job %q {
+  group "g" {
+    task "probe" {
+      driver = "raw_exec"
+      config {
+        command = %q
+        args    = ["hold"]
+      }
+      %s
+    }
+  }
+}
+`, id, s.probe, stockDevice)
+}
+
 // stock is a job with plain device blocks and without any word of ours but the driver's name.
 func (s *suite) stock(id, resources string, count int) string {
 	return fmt.Sprintf(`
@@ -66,6 +84,11 @@ func stockJobspec(s *suite, _ *box) {
 	if code != 0 {
 		s.t.Fatalf("run: exit %d\n%s%s", code, out, errs)
 	}
+	jobs := []string{"stock-straight", "stock-served"}
+	if s.Nomad != "" {
+		s.straight(s.stockDriver("stock-driver"))
+		jobs = append(jobs, "stock-driver")
+	}
 	memory := map[string]int{}
 	for _, c := range boxCards {
 		if c.vendor == "nvidia" {
@@ -73,7 +96,7 @@ func stockJobspec(s *suite, _ *box) {
 		}
 	}
 	taken := map[string]string{}
-	for _, job := range []string{"stock-straight", "stock-served"} {
+	for _, job := range jobs {
 		visible := s.env(s.awaitAllocs(job, "running", 1)[0].ID)["NVIDIA_VISIBLE_DEVICES"]
 		cards := strings.Split(visible, ",")
 		if len(cards) != 2 {

@@ -11,9 +11,9 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
 )
 
-// Reserve answers with one variable that tells the driver which cards, and how much of each, the instances are. It
-// returns no mounts and no device nodes, because Nomad would forget them when its agent restarts and wipe the task's
-// volumes. The same ids always give the same answer.
+// Reserve answers with one variable that tells our driver which cards, and how much of each, the instances are, and with
+// the brand's own variables for drivers that know nothing of it. It returns no mounts and no device nodes, because Nomad
+// would forget them when its agent restarts and wipe the task's volumes. The same ids always give the same answer.
 func (p *Plugin) Reserve(ctx context.Context, ids []string) (*devicepb.ContainerReservation, error) {
 	if len(ids) == 0 {
 		return nil, errors.New("reserve nothing: no instance ids were given")
@@ -37,7 +37,10 @@ func (p *Plugin) Reserve(ctx context.Context, ids []string) (*devicepb.Container
 	if err != nil {
 		return nil, err
 	}
-	return &devicepb.ContainerReservation{Envs: map[string]string{name: value}}, nil
+	slices.SortStableFunc(cards, func(a, b accel.Card) int { return a.Index - b.Index })
+	env := accel.OwnEnv(cards)
+	env[name] = value
+	return &devicepb.ContainerReservation{Envs: env}, nil
 }
 
 // resolve finds the cards behind instance ids and notes that they are in use from now on.

@@ -201,6 +201,11 @@ client {
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
   }
 }
+plugin "raw_exec" {
+  config {
+    enabled = true
+  }
+}
 %s
 `, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), ports[6], ports[7], ports[3], c.nomadConsul())
 }

@@ -84,6 +84,24 @@ func TestBlock_Ask(t *testing.T) {
 	}
 }
 
+func TestOwnEnv_ForDriversThatKnowNoGrants(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		cards []Card
+		want  map[string]string
+	}{
+		"none":                       {nil, map[string]string{}},
+		"nvidia":                     {[]Card{{Vendor: NVIDIA, UUID: "GPU-a", Index: 3}, {Vendor: NVIDIA, UUID: "GPU-b", Index: -1}}, map[string]string{"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}},
+		"ascend":                     {[]Card{{Vendor: Ascend, UUID: "x", Index: 0}, {Vendor: Ascend, UUID: "y", Index: 5}}, map[string]string{"ASCEND_VISIBLE_DEVICES": "0,5", "ASCEND_RT_VISIBLE_DEVICES": "0,5"}},
+		"a number that is not known": {[]Card{{Vendor: Ascend, UUID: "x", Index: -1}, {Vendor: Ascend, UUID: "y", Index: 5}}, map[string]string{}},
+		"to be divided first":        {[]Card{{Vendor: NVIDIA, UUID: "GPU-a", Form: MIG}}, map[string]string{}},
+	} {
+		if diff := cmp.Diff(tc.want, OwnEnv(tc.cards)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
 func TestVisibleEnv_OnlyTheGrantIsVisible(t *testing.T) {
 	t.Parallel()
 	none := VisibleEnv(nil)

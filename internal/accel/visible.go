@@ -64,24 +64,44 @@ func VisibleEnvAs(cards []Card, names map[string]string) map[string]string {
 		}
 	}
 	for _, v := range Vendors() {
-		own := granted[v]
-		if len(own) == 0 {
-			continue
-		}
-		for _, show := range visibleVars[v] {
-			ids := make([]string, 0, len(own))
-			for _, c := range own {
-				switch {
-				case names[c.UUID] != "":
-					ids = append(ids, names[c.UUID])
-				case show.byUUID:
-					ids = append(ids, c.UUID)
-				default:
-					ids = append(ids, strconv.Itoa(c.Index))
-				}
-			}
-			env[show.name] = strings.Join(ids, ",")
-		}
+		show(env, granted[v], names)
 	}
 	return env
+}
+
+// OwnEnv shows cards of one brand by that brand's own variables, and hides nothing. It is for drivers that know nothing of
+// grants, such as Nomad's own. A card whose number is not known cannot be named where numbers count: such a variable is
+// left out rather than show another card. A card that is to be divided first is not shown at all.
+func OwnEnv(cards []Card) map[string]string {
+	env := map[string]string{}
+	for _, c := range cards {
+		if c.Form == MIG {
+			return env
+		}
+	}
+	show(env, cards, nil)
+	return env
+}
+
+// show sets the variables of the brand of the cards.
+func show(env map[string]string, cards []Card, names map[string]string) {
+	if len(cards) == 0 {
+		return
+	}
+	for _, variable := range visibleVars[cards[0].Vendor] {
+		ids := make([]string, 0, len(cards))
+		for _, c := range cards {
+			switch {
+			case names[c.UUID] != "":
+				ids = append(ids, names[c.UUID])
+			case variable.byUUID:
+				ids = append(ids, c.UUID)
+			case c.Index >= 0:
+				ids = append(ids, strconv.Itoa(c.Index))
+			}
+		}
+		if len(ids) == len(cards) {
+			env[variable.name] = strings.Join(ids, ",")
+		}
+	}
 }
