@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
@@ -155,6 +156,11 @@ func (c Config) check() (settings, error) {
 		}
 		s.rules = append(s.rules, rule)
 	}
+	for i, r := range s.rules {
+		if slices.ContainsFunc(s.rules[:i], func(o formRule) bool { return o.pattern == r.pattern }) {
+			bad("forms: %q is there twice, case does not count: write it once", r.pattern)
+		}
+	}
 	sort.Slice(s.rules, func(i, j int) bool {
 		a, b := s.rules[i].pattern, s.rules[j].pattern
 		return len(a) > len(b) || len(a) == len(b) && a < b
@@ -169,10 +175,19 @@ func (s settings) wants(v accel.Vendor) bool {
 	})
 }
 
-// ignores tells whether the card is not to be offered, by UUID or PCI address.
+// ignores tells whether the card is not to be offered, by UUID or PCI address in any form that a tool prints. The parts of
+// a card go with it.
 func (s settings) ignores(c accel.Card) bool {
 	return slices.ContainsFunc(s.IgnoredGPUIDs, func(id string) bool {
-		return id == c.UUID || c.PCIAddress != "" && strings.EqualFold(id, c.PCIAddress)
+		if id = strings.TrimSpace(id); strings.EqualFold(id, c.UUID) || id != "" && strings.EqualFold(id, c.Parent) {
+			return true
+		}
+		place := toolout.PCI(id)
+		if c.Form == accel.Partition { // it may be another function of its board
+			board, _, _ := strings.Cut(place, ".")
+			return board != "" && strings.HasPrefix(c.PCIAddress, board+".")
+		}
+		return place != "" && place == c.PCIAddress
 	})
 }
 

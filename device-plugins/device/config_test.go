@@ -29,6 +29,7 @@ func TestConfig_RefusalsSayWhatToWrite(t *testing.T) {
 		"condition":             {func(c *Config) { c.UnhealthyOn = []string{"heat"} }, `write "ecc", "memory_repair"`},
 		"file of metrics":       {func(c *Config) { c.TextfileDCGM = true }, "write textfile_dir"},
 		"whose fault":           {func(c *Config) { c.XidApplication = append(c.XidApplication, 48) }, "48 is in both"},
+		"a pattern twice":       {func(c *Config) { c.Forms = map[string]string{"A40*": "whole", "a40*": "shared"} }, "write it once"},
 		"several things at one": {func(c *Config) { c.SliceMemory, c.BadSamples = "x", 0 }, "bad_samples"},
 	}
 	for name, tc := range cases {
@@ -71,6 +72,29 @@ func TestConfig_MostExactRuleWins(t *testing.T) {
 		if got := set.fixedForm(tc.card); got != tc.want {
 			t.Errorf("%s: form %q, want %q", name, got, tc.want)
 		}
+	}
+}
+
+// An administrator copies the address from whatever tool is at hand, and what is withheld is withheld with all its parts.
+func TestConfig_IgnoredCards(t *testing.T) {
+	t.Parallel()
+	board, part := good("GPU-0a", "0000:3b:00.0"), good("MIG-1", "0000:3b:00.0")
+	part.Form, part.Parent = accel.Partition, board.UUID
+	function := part
+	function.PCIAddress = "0000:3b:00.2"
+	for id, want := range map[string]bool{
+		"GPU-0a": true, "gpu-0A": true, "0000:3b:00.0": true, "0000:3B:00.0": true, "00000000:3B:00.0": true, "3b:00.0": true, " 0000:3b:00.0 ": true,
+		"": false, "GPU-0": false, "0001:3b:00.0": false, "0000:3b:01.0": false, "0": false, "3b": false,
+	} {
+		set := settings{Config: Config{IgnoredGPUIDs: []string{id}}}
+		for _, c := range []accel.Card{board, part, function} {
+			if got := set.ignores(c); got != want {
+				t.Errorf("%q ignores %s at %s: %v", id, c.UUID, c.PCIAddress, got)
+			}
+		}
+	}
+	if (settings{Config: Config{IgnoredGPUIDs: []string{""}}}).ignores(accel.Card{UUID: "u"}) {
+		t.Error("an empty id ignores a card without a place")
 	}
 }
 
