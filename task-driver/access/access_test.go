@@ -393,3 +393,31 @@ func FuzzParseSpec(f *testing.F) {
 		}
 	})
 }
+
+// The table in the documents says what the code does.
+func TestBrands_DocumentsSayTheSame(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"../../docs/task-driver.md", "../../docs/zh-CN/task-driver.md"} {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range accel.Vendors() {
+			b, found := brands[v], false
+			runtime := "—"
+			if b.runtime != "" {
+				runtime = "`" + b.runtime + "`"
+			}
+			for line := range strings.Lines(string(body)) {
+				cells := strings.Split(line, " | ")
+				if len(cells) != 4 || cells[0] != "| `"+string(v)+"`" || !strings.Contains(cells[2], "`"+b.cdi[0]+"`") {
+					continue
+				}
+				found = cells[1] == runtime && strings.Contains(cells[3], "/dev/") == (!b.needsRuntime && !strings.Contains(cells[3], "renderD")) || cells[1] == runtime && strings.Contains(cells[3], "renderD")
+			}
+			if !found {
+				t.Errorf("%s has no row that says how cards of brand %s come into a container", path, v)
+			}
+		}
+	}
+}

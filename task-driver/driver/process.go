@@ -78,7 +78,7 @@ func envName(label string) string {
 
 func processLimits(cfg *driverpb.TaskConfig, tc TaskConfig) process.Limits {
 	linux := cfg.GetResources().GetLinuxResources()
-	l := process.Limits{MemoryBytes: memoryLimit(cfg), CPUShares: linux.GetCpuShares()}
+	l := process.Limits{MemoryBytes: memoryLimit(cfg), MemoryReserveBytes: memoryReserve(cfg), Pids: tc.PidsLimit, CPUShares: linux.GetCpuShares()}
 	if tc.CPUHardLimit {
 		l.CPUQuotaUS, l.CPUPeriodUS = cpuQuota(linux.GetPercentTicks(), tc.CPUCFSPeriod)
 	}

@@ -24,10 +24,13 @@ const (
 
 // Limits are the bounds of one process and its children.
 type Limits struct {
-	MemoryBytes int64 `json:"memory_bytes,omitempty"` // hard limit; 0 is none
-	CPUShares   int64 `json:"cpu_shares,omitempty"`   // weight, MHz as Nomad counts them; 0 leaves the default
-	CPUQuotaUS  int64 `json:"cpu_quota_us,omitempty"` // per CPUPeriodUS; 0 is none
-	CPUPeriodUS int64 `json:"cpu_period_us,omitempty"`
+	MemoryBytes int64 `json:"memory_bytes,omitempty"` // hard limit, without swap; 0 is none
+	// MemoryReserveBytes is what the kernel leaves the task when memory is short; 0 is none.
+	MemoryReserveBytes int64 `json:"memory_reserve_bytes,omitempty"`
+	Pids               int64 `json:"pids,omitempty"`         // processes and threads; 0 is no limit
+	CPUShares          int64 `json:"cpu_shares,omitempty"`   // weight, MHz as Nomad counts them; 0 leaves the default
+	CPUQuotaUS         int64 `json:"cpu_quota_us,omitempty"` // per CPUPeriodUS; 0 is none
+	CPUPeriodUS        int64 `json:"cpu_period_us,omitempty"`
 }
 
 // Group is the cgroups of one process: one folder in version 2, one per controller in version 1.
@@ -64,10 +67,14 @@ func GroupFor(root string, mode Mode, given, key string) Group {
 		}
 		return Group{Mode: V2, Paths: []string{filepath.Join(parent, "task-"+key)}}
 	case V1:
-		return Group{Mode: V1, Paths: []string{
+		g := Group{Mode: V1, Paths: []string{
 			filepath.Join(root, "memory", parentGroup, key),
 			filepath.Join(root, "cpu", parentGroup, key),
 		}}
+		if writable(filepath.Join(root, "pids")) { // some kernels have none
+			g.Paths = append(g.Paths, filepath.Join(root, "pids", parentGroup, key))
+		}
+		return g
 	default:
 		return Group{Mode: Unlimited}
 	}
@@ -92,12 +99,24 @@ func (g Group) Make(l Limits) error {
 
 func (g Group) makeV2(l Limits) error {
 	leaf := g.Paths[0]
-	if err := os.WriteFile(filepath.Join(filepath.Dir(leaf), "cgroup.subtree_control"), []byte("+cpu +memory"), 0o644); err != nil {
-		return fmt.Errorf("enable controllers: %w", err)
+	parent := filepath.Dir(leaf)
+	if filepath.Base(parent) == parentGroup { // our own: nobody has handed the controllers down to it
+		if err := enable(filepath.Dir(parent), "cpu memory"); err != nil {
+			return err
+		}
+	}
+	if err := enable(parent, "cpu memory"); err != nil {
+		return err
 	}
 	var errs []error
 	if l.MemoryBytes > 0 {
-		errs = append(errs, set(leaf, "memory.max", strconv.FormatInt(l.MemoryBytes, 10)))
+		errs = append(errs, set(leaf, "memory.max", strconv.FormatInt(l.MemoryBytes, 10)), setIfThere(leaf, "memory.swap.max", "0"))
+	}
+	if l.MemoryReserveBytes > 0 {
+		errs = append(errs, set(leaf, "memory.low", strconv.FormatInt(l.MemoryReserveBytes, 10)))
+	}
+	if l.Pids > 0 {
+		errs = append(errs, enableAlso(leaf, "pids"), set(leaf, "pids.max", strconv.FormatInt(l.Pids, 10)))
 	}
 	if l.CPUShares > 0 {
 		errs = append(errs, set(leaf, "cpu.weight", strconv.FormatInt(weight(l.CPUShares), 10)))
@@ -112,7 +131,17 @@ func (g Group) makeV1(l Limits) error {
 	memory, cpu := g.Paths[0], g.Paths[1]
 	var errs []error
 	if l.MemoryBytes > 0 {
-		errs = append(errs, set(memory, "memory.limit_in_bytes", strconv.FormatInt(l.MemoryBytes, 10)))
+		text := strconv.FormatInt(l.MemoryBytes, 10)
+		errs = append(errs, set(memory, "memory.limit_in_bytes", text), setIfThere(memory, "memory.memsw.limit_in_bytes", text))
+	}
+	if l.MemoryReserveBytes > 0 {
+		errs = append(errs, set(memory, "memory.soft_limit_in_bytes", strconv.FormatInt(l.MemoryReserveBytes, 10)))
+	}
+	if l.Pids > 0 {
+		if len(g.Paths) < 3 {
+			return errors.New("limit processes: this node has no cgroups of the controller pids: leave pids_limit out")
+		}
+		errs = append(errs, set(g.Paths[2], "pids.max", strconv.FormatInt(l.Pids, 10)))
 	}
 	if l.CPUShares > 0 {
 		errs = append(errs, set(cpu, "cpu.shares", strconv.FormatInt(max(2, l.CPUShares), 10)))
@@ -122,6 +151,34 @@ func (g Group) makeV1(l Limits) error {
 			set(cpu, "cpu.cfs_quota_us", strconv.FormatInt(l.CPUQuotaUS, 10)))
 	}
 	return errors.Join(errs...)
+}
+
+// enable hands controllers down to the children of a version 2 cgroup.
+func enable(folder, controllers string) error {
+	text := "+" + strings.ReplaceAll(controllers, " ", " +")
+	if err := os.WriteFile(filepath.Join(folder, "cgroup.subtree_control"), []byte(text), 0o644); err != nil {
+		return fmt.Errorf("enable controllers: %w", err)
+	}
+	return nil
+}
+
+// enableAlso hands one more controller down to a leaf.
+func enableAlso(leaf, controller string) error {
+	parent := filepath.Dir(leaf)
+	if filepath.Base(parent) == parentGroup {
+		if err := enable(filepath.Dir(parent), controller); err != nil {
+			return err
+		}
+	}
+	return enable(parent, controller)
+}
+
+// setIfThere sets what kernels without accounting of swap do not have.
+func setIfThere(folder, file, value string) error {
+	if _, err := os.Stat(filepath.Join(folder, file)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return set(folder, file, value)
 }
 
 // weight maps shares (2–262144) to a weight (1–10000) by the formula of the OCI runtime specification's

@@ -56,16 +56,17 @@ func TestMake_Version2(t *testing.T) {
 	root := t.TempDir()
 	given := filepath.Join(root, "nomad.slice", "share.slice", "alloc.task.scope")
 	write(t, filepath.Join(given, "cgroup.procs"), "")
+	write(t, filepath.Join(given, "task-k", "memory.swap.max"), "max")
 	g := GroupFor(root, V2, given, "k")
 	if want := filepath.Join(given, "task-k"); g.Paths[0] != want {
 		t.Fatalf("leaf %s, want %s", g.Paths[0], want)
 	}
 	for range 2 {
-		if err := g.Make(Limits{MemoryBytes: 64 << 20, CPUShares: 1024, CPUQuotaUS: 50000, CPUPeriodUS: 100000}); err != nil {
+		if err := g.Make(Limits{MemoryBytes: 64 << 20, MemoryReserveBytes: 32 << 20, CPUShares: 1024, CPUQuotaUS: 50000, CPUPeriodUS: 100000}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for file, want := range map[string]string{"memory.max": "67108864", "cpu.weight": "39", "cpu.max": "50000 100000"} {
+	for file, want := range map[string]string{"memory.max": "67108864", "memory.swap.max": "0", "memory.low": "33554432", "cpu.weight": "39", "cpu.max": "50000 100000"} {
 		if got := read(t, filepath.Join(g.Paths[0], file)); got != want {
 			t.Errorf("%s = %q, want %q", file, got, want)
 		}
@@ -73,8 +74,17 @@ func TestMake_Version2(t *testing.T) {
 	if got := read(t, filepath.Join(given, "cgroup.subtree_control")); got != "+cpu +memory" {
 		t.Errorf("subtree_control = %q", got)
 	}
-	if other := GroupFor(root, V2, "", "k"); other.Paths[0] != filepath.Join(root, "heteroflow", "task-k") {
+	other := GroupFor(root, V2, "", "k")
+	if other.Paths[0] != filepath.Join(root, "heteroflow", "task-k") {
 		t.Errorf("without a given cgroup: %v", other.Paths)
+	}
+	if err := other.Make(Limits{Pids: 9}); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"cgroup.subtree_control": "+pids", "heteroflow/cgroup.subtree_control": "+pids", "heteroflow/task-k/pids.max": "9"} {
+		if got := read(t, filepath.Join(root, file)); got != want {
+			t.Errorf("%s = %q, want %q", file, got, want)
+		}
 	}
 	write(t, filepath.Join(g.Paths[0], "memory.events"), "low 0\noom 1\noom_kill 1\n")
 	if !g.OOMKilled() {
@@ -83,6 +93,61 @@ func TestMake_Version2(t *testing.T) {
 	write(t, filepath.Join(g.Paths[0], "memory.events"), "oom 3\noom_kill 0\n")
 	if g.OOMKilled() {
 		t.Error("a kill was seen that was none")
+	}
+}
+
+func TestMake_Version1(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for _, c := range []string{"memory", "cpu", "pids"} {
+		write(t, filepath.Join(root, c, "cgroup.procs"), "")
+	}
+	write(t, filepath.Join(root, "memory/heteroflow/k/memory.memsw.limit_in_bytes"), "-1")
+	g := GroupFor(root, V1, filepath.Join(root, "cpuset/nomad/shared"), "k")
+	for range 2 {
+		if err := g.Make(Limits{MemoryBytes: 64 << 20, MemoryReserveBytes: 32 << 20, Pids: 9, CPUShares: 1, CPUQuotaUS: 50000, CPUPeriodUS: 100000}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, want := range map[string]string{
+		"memory/heteroflow/k/memory.limit_in_bytes": "67108864", "memory/heteroflow/k/memory.memsw.limit_in_bytes": "67108864",
+		"memory/heteroflow/k/memory.soft_limit_in_bytes": "33554432", "cpu/heteroflow/k/cpu.shares": "2",
+		"cpu/heteroflow/k/cpu.cfs_quota_us": "50000", "cpu/heteroflow/k/cpu.cfs_period_us": "100000", "pids/heteroflow/k/pids.max": "9",
+	} {
+		if got := read(t, filepath.Join(root, file)); got != want {
+			t.Errorf("%s = %q, want %q", file, got, want)
+		}
+	}
+	write(t, filepath.Join(g.Paths[0], "memory.oom_control"), "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+	if !g.OOMKilled() {
+		t.Error("an out-of-memory kill was not seen")
+	}
+	bare := t.TempDir()
+	if err := GroupFor(bare, V1, "", "k").Make(Limits{Pids: 9}); err == nil || !strings.Contains(err.Error(), "leave pids_limit out") {
+		t.Errorf("a limit that cannot be kept: %v", err)
+	}
+}
+
+func TestLimits_Processes(t *testing.T) {
+	t.Parallel()
+	mode := Detect("/sys/fs/cgroup")
+	if mode == Unlimited {
+		t.Skip("the cgroups of this machine cannot be written to: limits are not enforced here")
+	}
+	g := GroupFor("/sys/fs/cgroup", mode, "", "test-pids-"+time.Now().Format("150405.000000"))
+	if mode == V1 && len(g.Paths) < 3 {
+		t.Skip("this machine has no cgroups of the controller pids")
+	}
+	t.Cleanup(func() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	c := shell(t, "sleep 60 & sleep 60 & sleep 60 & sleep 60 & kill 0")
+	c.Group, c.Limits = g, Limits{Pids: 3}
+	exit, out := runTask(t, c)
+	if exit.Code == 0 || !strings.Contains(strings.ToLower(out), "fork") {
+		t.Errorf("a task over its processes ended with %+v:\n%s", exit, out)
 	}
 }
 
