@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/heteroflow/heteroflow/device-plugins/topology"
 	"github.com/heteroflow/heteroflow/internal/accel"
@@ -22,24 +23,36 @@ type neighbours struct {
 	nic, nicLink string
 }
 
-// followLinks reads the topology once for every set of cards. It runs beside everything else: a tool that hangs or fails
-// leaves the cards without links and changes nothing besides.
+// followLinks reads the topology once for every set of cards, and again where not all of it could be read, at longer and
+// longer intervals. It runs beside everything else: a tool that hangs or fails leaves the cards without links and changes
+// nothing besides.
 func (p *Plugin) followLinks(ctx context.Context, s *source, l Linker) {
-	for last := ""; ; {
+	last, pause := "", p.limit
+	var again <-chan time.Time // nil once all was read
+	for {
 		p.mu.Lock()
 		cards, changed := s.tracker.cards(), p.changed
 		p.mu.Unlock()
 		if set := cardSet(cards); set != last {
-			last = set
-			p.readLinks(ctx, s, l, cards)
+			last, pause, again = set, p.limit, nil
+			if !p.readLinks(ctx, s, l, cards) {
+				again = time.After(pause)
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
+		case <-again:
+			again = nil
+			if pause = min(2*pause, maxLinkPause); !p.readLinks(ctx, s, l, cards) {
+				again = time.After(pause)
+			}
 		}
 	}
 }
+
+const maxLinkPause = 10 * time.Minute
 
 // cardSet names what the topology of cards depends on. Health is no part of it.
 func cardSet(cards []accel.Card) string {
@@ -50,9 +63,9 @@ func cardSet(cards []accel.Card) string {
 	return b.String()
 }
 
-// readLinks makes one reading of the topology and files it. What was known of a card before stays where the reading
-// failed or says nothing of it.
-func (p *Plugin) readLinks(ctx context.Context, s *source, l Linker, cards []accel.Card) {
+// readLinks makes one reading of the topology, files it, and tells whether it was a whole one. What was known of a card
+// before stays where the reading failed or says nothing of it.
+func (p *Plugin) readLinks(ctx context.Context, s *source, l Linker, cards []accel.Card) bool {
 	type answer struct {
 		graph   topology.Graph
 		trouble error
@@ -62,7 +75,7 @@ func (p *Plugin) readLinks(ctx context.Context, s *source, l Linker, cards []acc
 		return answer{g, err}, nil
 	})
 	if ctx.Err() != nil {
-		return
+		return false
 	}
 	if err = errors.Join(err, a.trouble); err != nil {
 		p.log.Warn("not all links of the cards can be read", "source", s.Name(), "error", err)
@@ -83,6 +96,7 @@ func (p *Plugin) readLinks(ctx context.Context, s *source, l Linker, cards []acc
 	if len(found) > 0 {
 		p.notify()
 	}
+	return err == nil
 }
 
 // neighboursOf makes what is offered of the graph. Cards of one address, such as partitions of one board, have the same

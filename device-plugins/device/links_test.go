@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/go-hclog"
@@ -174,6 +176,31 @@ func TestFingerprint_HalfAReadingOfTheTopologyDoesNotOutdoAWholeOne(t *testing.T
 				t.Errorf("the first card had %v, and has %v", before, found[a])
 			}
 			return
+		}
+	}
+}
+
+// A tool that cannot tell the topology when the plugin starts may tell it later, with the cards as they were.
+func TestFingerprint_TheTopologyIsReadAgainWhereItFailed(t *testing.T) {
+	t.Parallel()
+	l := &linked{bench: &bench{name: "x", cards: []accel.Card{good("GPU-a", "0000:01:00.0")}}, fails: errors.New("not yet")}
+	messages := fingerprint(t, startLinked(t, l))
+	<-l.reads
+	l.lock.Lock()
+	l.text, l.fails = pair, nil
+	l.lock.Unlock()
+	if got := receiveLinks(t, messages)["card/A40-"+short("GPU-a")]; got != [3]string{"", "mlx5_0", "pix"} {
+		t.Errorf("got %v", got)
+	}
+}
+
+// Who has an answer may ask again at once.
+func TestGuarded_AnswersWhenItIsFree(t *testing.T) {
+	t.Parallel()
+	var busy atomic.Bool
+	for range 2000 {
+		if _, err := guarded(t.Context(), &busy, time.Minute, func(context.Context) (int, error) { return 0, nil }); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

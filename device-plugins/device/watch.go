@@ -51,12 +51,12 @@ func guarded[T any](ctx context.Context, busy *atomic.Bool, limit time.Duration,
 	answers := make(chan answer, 1)
 	go func() {
 		defer cancel()
-		defer busy.Store(false)
 		a := answer{err: errors.New("it broke: it ended without an answer")}
 		defer func() {
 			if r := recover(); r != nil {
 				a = answer{err: fmt.Errorf("it broke: %v", r)}
 			}
+			busy.Store(false) // before the answer: who has it may call again at once
 			answers <- a
 		}()
 		a.value, a.err = call(ctx)
