@@ -11,6 +11,7 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/share/hygon"
 	"github.com/heteroflow/heteroflow/task-driver/share/kunlunxin"
 	"github.com/heteroflow/heteroflow/task-driver/share/mthreads"
+	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/hami"
 	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/mig"
 	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/mps"
 )
@@ -21,6 +22,7 @@ func newBackends(h share.Host, s settings) []share.Backend {
 	return []share.Backend{
 		mig.New(h),
 		mps.New(h, mps.Options{Overuse: s.overuse}),
+		hami.New(h, hami.Options{Library: s.HAMiLibrary, Overuse: s.overuse}),
 		mthreads.New(h),
 		hygon.New(h),
 		cambricon.New(h),

@@ -25,6 +25,7 @@ type Config struct {
 	RequireGrant bool                `codec:"require_grant"`
 	Share        map[string][]string `codec:"share"` // backends by brand, in the order in which they are tried
 	Bronze       *Bronze             `codec:"bronze"`
+	HAMiLibrary  string              `codec:"hami_library"` // of the host; empty: where HAMi puts it
 }
 
 // Process are the options of the process runtime.

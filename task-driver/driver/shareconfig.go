@@ -10,6 +10,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
+	"github.com/heteroflow/heteroflow/task-driver/share/nvidia/hami"
 )
 
 // Bronze are the options of shares by agreement.
@@ -26,6 +27,7 @@ func shareFields() nomadplugin.Fields {
 	return nomadplugin.Fields{
 		"require_grant": nomadplugin.OptBool("require_grant", false),
 		"share":         nomadplugin.Block("share", false, nomadplugin.Object(brands)),
+		"hami_library":  nomadplugin.OptString("hami_library", hami.DefaultLibrary),
 		"bronze": nomadplugin.Block("bronze", false, nomadplugin.Object(nomadplugin.Fields{
 			"overuse": nomadplugin.OptString("overuse", string(bronze.Warn)),
 		})),
@@ -58,6 +60,9 @@ func (s *settings) settleShares() error {
 	var err error
 	if s.overuse, err = bronze.ParsePolicy(text); err != nil {
 		problems = append(problems, fmt.Errorf("bronze.overuse: %w", err))
+	}
+	if s.HAMiLibrary != "" && !filepath.IsAbs(s.HAMiLibrary) {
+		problems = append(problems, fmt.Errorf("hami_library: %q is not absolute: write a full path, for example %q", s.HAMiLibrary, hami.DefaultLibrary))
 	}
 	if s.RequireGrant && s.key == nil {
 		problems = append(problems, errors.New("require_grant: it needs grant_public_key, or anybody could write a grant: write the text that the placement service shows as public_key at /api/v1/info"))

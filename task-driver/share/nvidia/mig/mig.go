@@ -56,8 +56,8 @@ func (b *Backend) Describe() share.Isolation {
 	return share.Isolation{
 		QoS: accel.Gold, Memory: share.ByHardware, Compute: share.ByHardware, Faults: share.ByHardware, Sight: share.ByDriver,
 		Forms:    []accel.Form{accel.MIG},
-		Limits:   "Sizes are the card's MIG profiles, rounded up. Power, clocks and the PCIe link are the whole card's. A CUDA process sees one MIG device only. MIG mode is never switched and a card never reset: the administrator does both. NVLink does not work between MIG devices.",
-		LimitsZH: "大小按该卡的 MIG 规格向上取整。功耗、频率与 PCIe 链路为整卡共用。一个 CUDA 进程只能看到一个 MIG 设备。本驱动从不切换 MIG 模式，也从不重置显卡，均由管理员完成。MIG 设备之间不能使用 NVLink。",
+		Limits:   "Sizes are the card's MIG profiles, rounded up. Power, clocks and the PCIe link are the whole card's. A CUDA process sees one MIG device only. MIG mode is never switched and a card never reset: the administrator does both. NVLink does not work between MIG devices. Not tested on hardware by this project.",
+		LimitsZH: "大小按该卡的 MIG 规格向上取整。功耗、频率与 PCIe 链路为整卡共用。一个 CUDA 进程只能看到一个 MIG 设备。本驱动从不切换 MIG 模式，也从不重置显卡，均由管理员完成。MIG 设备之间不能使用 NVLink。本项目未在硬件上测试。",
 	}
 }
 
