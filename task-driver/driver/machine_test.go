@@ -38,7 +38,8 @@ func TestTaskLife_AnyOrder(t *testing.T) {
 				m := newMachine(t, kind)
 				rt.Repeat(map[string]func(*rapid.T){
 					"start": m.start, "stop": m.stop, "kill": m.stopAtOnce, "destroy": m.destroy, "restart driver": m.restartDriver,
-					"kill supervisor": m.killSupervisor, "wait when ended": m.wait, "": m.check,
+					"kill supervisor": m.killSupervisor, "wait when ended": m.wait,
+					"reconcile": m.reconcile, "wipe ledger": m.wipe, "": m.check,
 				})
 				m.finish(rt)
 			})
@@ -55,7 +56,7 @@ func newMachine(t *testing.T, kind string) *machine {
 	} else {
 		m.r = newRig(t, nil)
 	}
-	m.cfg = m.r.taskConfig(config, func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, whole(accel.NVIDIA, "GPU-1")) })
+	m.cfg = m.r.taskConfig(config, func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, slicesOf(accel.NVIDIA, "GPU-1", 0, 20)) })
 	m.cfg.StdoutPath, m.cfg.StderrPath = os.DevNull, os.DevNull
 	return m
 }
@@ -96,6 +97,9 @@ func (m *machine) destroy(t *rapid.T) {
 func (m *machine) restartDriver(t *rapid.T) {
 	m.r.restart()
 	m.known = false
+	if rapid.Bool().Draw(t, "reconcile first") {
+		m.reconcile(t)
+	}
 	if m.handle == nil {
 		return
 	}
@@ -103,6 +107,19 @@ func (m *machine) restartDriver(t *rapid.T) {
 		t.Fatalf("recover: %v", err)
 	}
 	m.known = true
+}
+
+func (m *machine) reconcile(t *rapid.T) {
+	if err := m.r.shares().Reconcile(m.r.ctx, m.r.liveShares); err != nil {
+		t.Fatalf("reconcile: %v", err)
+	}
+}
+
+// wipe loses the ledger of shares; what the driver knows of its tasks brings it back.
+func (m *machine) wipe(t *rapid.T) {
+	if err := os.RemoveAll(filepath.Join(m.r.state, "shares")); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (m *machine) killSupervisor(t *rapid.T) {
@@ -157,6 +174,9 @@ func (m *machine) check(t *rapid.T) {
 	leases, err := grant.Leases(filepath.Join(m.r.state, "leases"))
 	if err != nil || (len(leases) == 1) != (m.handle != nil) || len(leases) > 1 {
 		t.Fatalf("task there=%v, leases %v, %v", m.handle != nil, leases, err)
+	}
+	if parts := m.r.parts(); m.handle == nil && len(parts) > 0 || m.handle != nil && !m.ended && len(parts) != 1 {
+		t.Fatalf("task there=%v, ended=%v, parts of the card %v", m.handle != nil, m.ended, parts)
 	}
 	if m.fake != nil && m.handle == nil && m.fake.Containers() != 0 {
 		t.Fatalf("%d containers are left of a destroyed task", m.fake.Containers())
