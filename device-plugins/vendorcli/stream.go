@@ -28,10 +28,13 @@ func newStream() (*stream, error) {
 	return s, nil
 }
 
-// read keeps what comes until everyone has closed the stream, or close has.
-func (s *stream) read() {
+// read keeps what comes until everyone has closed the stream, or close has, or it was too much.
+func (s *stream) read(tooMuch func()) {
 	defer close(s.ended)
-	io.Copy(&s.kept, s.from) //nolint:errcheck // what was read until then counts
+	n, _ := io.CopyN(&s.kept, s.from, mostPrinted) //nolint:errcheck // what was read until then counts
+	if n == mostPrinted {
+		tooMuch()
+	}
 }
 
 // close waits for the rest of what a tool that has ended printed. On a machine without a processor to spare the rest may

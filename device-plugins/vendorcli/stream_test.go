@@ -32,7 +32,7 @@ func TestStream_WaitsForALateReader(t *testing.T) {
 		t.Fatalf("it gave up with %q", got)
 	case <-time.After(50 * time.Millisecond): // dozens of times the grace
 	}
-	go s.read()
+	go s.read(func() {})
 	if got := <-closed; got != "all of it" {
 		t.Errorf("read %q", got)
 	}
@@ -41,7 +41,7 @@ func TestStream_WaitsForALateReader(t *testing.T) {
 func TestStream_GivesUpWhatOthersHoldOpen(t *testing.T) {
 	t.Parallel()
 	s := testStream(t, "all of it")
-	go s.read()
+	go s.read(func() {})
 	if got := s.close(context.Background(), time.Millisecond); got != "all of it" {
 		t.Errorf("read %q", got)
 	}
@@ -51,7 +51,7 @@ func TestStream_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s := testStream(t, "")
 	ctx, cancel := context.WithCancel(context.Background())
-	go s.read()
+	go s.read(func() {})
 	go func() {
 		for { // it fills for ever
 			if _, err := s.to.WriteString("more"); err != nil {

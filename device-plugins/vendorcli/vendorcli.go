@@ -17,6 +17,10 @@ import (
 // output, a full query of 16 cards in XML, is below 0.8 MiB: 46 KiB a card.
 const maxOutput = 1 << 20
 
+// mostPrinted is how much a tool may print on one stream before it counts as one that never ends. Reading on until its
+// time is over would take a processor from the jobs at every reading.
+const mostPrinted = 32 << 20
+
 // Output is what a tool printed. Many tools exit with an error while most of what they printed is right, so a status
 // other than 0 is a fact here, not an error.
 type Output struct {
@@ -25,17 +29,19 @@ type Output struct {
 }
 
 // Run runs one tool to its end. The error says that the tool could not be started (errors.Is exec.ErrNotFound when it
-// is not installed) or that ctx ended first; the tool and all it started are killed then. What was printed until
-// then is returned beside the error.
+// is not installed) or that ctx ended first, also for a tool that prints without end; the tool and all it started are
+// killed then. What was printed until then is returned beside the error.
 func Run(ctx context.Context, name string, args ...string) (Output, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
 	ownGroup(cmd)
-	out, err := printed(ctx, cmd)
+	out, err := printed(ctx, cmd, func() { stop(errEndless) })
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
-		return out, fmt.Errorf("run %s: %w", filepath.Base(name), ctx.Err())
+		return out, fmt.Errorf("run %s: %w", filepath.Base(name), context.Cause(ctx))
 	case errors.As(err, &exit):
 		return out, nil
 	case err != nil:
@@ -44,8 +50,11 @@ func Run(ctx context.Context, name string, args ...string) (Output, error) {
 	return out, nil
 }
 
-// printed runs a command to its end and returns what it printed.
-func printed(ctx context.Context, cmd *exec.Cmd) (Output, error) {
+// errEndless is of a tool that was stopped because it printed too much: it would not have ended in time.
+var errEndless = fmt.Errorf("it prints without end: %w", context.DeadlineExceeded)
+
+// printed runs a command to its end and returns what it printed. The function is called where it prints too much.
+func printed(ctx context.Context, cmd *exec.Cmd, tooMuch func()) (Output, error) {
 	out := Output{ExitCode: -1}
 	stdout, err := newStream()
 	if err != nil {
@@ -61,8 +70,8 @@ func printed(ctx context.Context, cmd *exec.Cmd) (Output, error) {
 	err = cmd.Start()
 	stdout.to.Close()
 	stderr.to.Close()
-	go stdout.read()
-	go stderr.read()
+	go stdout.read(tooMuch)
+	go stderr.read(tooMuch)
 	if err == nil {
 		err = cmd.Wait()
 		out.ExitCode = cmd.ProcessState.ExitCode()

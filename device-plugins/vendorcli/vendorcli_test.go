@@ -96,6 +96,25 @@ func TestRun_OutputIsBounded(t *testing.T) {
 	}
 }
 
+// A tool that prints for ever is stopped long before its time is over: reading it would take a whole processor.
+func TestRun_EndlessOutputEndsTheTool(t *testing.T) {
+	t.Parallel()
+	for name, body := range map[string]string{"stdout": "yes\n", "stderr": "yes >&2\n", "a child": "yes & wait\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			out, err := vendorcli.Run(ctx, script(t, body))
+			if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "prints without end") || ctx.Err() != nil {
+				t.Errorf("error = %v", err)
+			}
+			if len(out.Stdout)+len(out.Stderr) != 1<<20 {
+				t.Errorf("kept %d bytes", len(out.Stdout)+len(out.Stderr))
+			}
+		})
+	}
+}
+
 func TestRun_WhatAToolLeavesBehindIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	pidFile := filepath.Join(t.TempDir(), "pid")
