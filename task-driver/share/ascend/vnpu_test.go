@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
 
@@ -173,5 +175,47 @@ func TestVNPUs_ProbeSaysTheFix(t *testing.T) {
 	}
 	if slices.ContainsFunc(f.Calls(), func(c string) bool { return strings.HasPrefix(c, "npu-smi set") }) {
 		t.Errorf("a probe changed something: %v", f.Calls())
+	}
+}
+
+func TestVNPUs_RandomWalk(t *testing.T) {
+	t.Parallel()
+	makertest.Run(t, makertest.Walk{
+		Machine: func(_ *rapid.T, root string) sharetest.Machine {
+			f := newNPUSMI()
+			f.add("vir05_1c_16g")
+			return sharetest.Machine{Tool: f, Root: root, Things: f.things}
+		},
+		New:  func(h share.Host) share.Backend { return NewVNPUs(h) },
+		Asks: makertest.Sizes(4, ask, 16384, 32768),
+	})
+}
+
+func TestChoice_GoldIsAVirtualNPUAndSilverASlice(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		qos     accel.QoS
+		library bool
+		want    string
+	}{
+		"gold":                       {accel.Gold, true, "vnpu"},
+		"silver":                     {accel.Silver, true, "hami"},
+		"silver without the library": {accel.Silver, false, "vnpu"},
+		"none asked":                 {"", true, "vnpu"},
+	} {
+		f, h := machine(t)
+		if tc.library {
+			withLibrary(t, h.Root, "one")
+		}
+		m := share.NewManager(share.Options{Registry: share.NewRegistry(NewVNPUs(h), NewSlices(h)), Dir: t.TempDir(), Alive: func(string) bool { return true }})
+		a := ask("a", 16384)
+		a.QoS = tc.qos
+		made, err := m.Prepare(t.Context(), []share.Ask{a}, none)
+		if err != nil || made[0].Backend != tc.want {
+			t.Errorf("%s: %+v, %v, want %s", name, made, err, tc.want)
+		}
+		if err := m.Release(t.Context(), a.TaskID); err != nil || len(f.things()) > 0 {
+			t.Errorf("%s: left are %v, %v", name, f.things(), err)
+		}
 	}
 }

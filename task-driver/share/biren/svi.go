@@ -3,7 +3,6 @@
 package biren
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -202,90 +201,6 @@ func (b *SVI) give(ctx context.Context, tool string, id share.ID, want part, eve
 	return want.Node, b.shares.Put(id, want)
 }
 
-// divide has the card in as many parts as are wanted, and tells their nodes. others is how many shares it has already.
-func (b *SVI) divide(ctx context.Context, tool string, want part, others int, event func(string)) (card, error) {
-	rows, err := b.query(ctx, tool)
-	if err != nil {
-		return card{}, err
-	}
-	now, listed := rows[want.Index]
-	cards, err := b.cards.All()
-	if err != nil {
-		return card{}, err
-	}
-	c, ours := cards[cardID(want.Index)]
-	switch {
-	case !listed:
-		return card{}, fmt.Errorf("brsmi lists no card %d: it may have fallen off the bus", want.Index)
-	case !ours && now.Divided:
-		return card{}, fmt.Errorf("card %d was divided by hand: sudo brsmi gpu set -s 0 -i %d makes it whole when nobody uses it", want.Index, want.Index)
-	case ours && others > 0 && (!now.Divided || c.Parts != want.Parts):
-		return card{}, fmt.Errorf("card %d is divided in %d for other tasks: it can be divided in %d when those have ended", want.Index, c.Parts, want.Parts)
-	case ours && now.Divided && c.Parts == want.Parts:
-		return b.found(c)
-	case !now.Divided && now.UsedMiB != nil && *now.UsedMiB > 0:
-		return card{}, fmt.Errorf("card %d is in use (%d MiB): it is divided when it is idle", want.Index, *now.UsedMiB)
-	}
-	if now.Divided { // ours, for nobody, and in other parts
-		if err := b.set(ctx, tool, want.Index, 1); err != nil {
-			return card{}, err
-		}
-	}
-	before, err := b.nodes()
-	if err != nil {
-		return card{}, err
-	}
-	c = card{Index: want.Index, Parts: want.Parts, Before: before}
-	if err := b.cards.Put(cardID(want.Index), c); err != nil {
-		return card{}, err
-	}
-	event(fmt.Sprintf("dividing card %d in %d", want.Index, want.Parts))
-	if err := b.set(ctx, tool, want.Index, want.Parts); err != nil {
-		return card{}, err
-	}
-	return b.found(c)
-}
-
-// found completes the note of a divided card with the nodes of its parts.
-func (b *SVI) found(c card) (card, error) {
-	if len(c.Nodes) > 0 {
-		return c, nil
-	}
-	after, err := b.nodes()
-	if err != nil {
-		return card{}, err
-	}
-	if c.Nodes, err = appeared(c, after); err != nil {
-		return card{}, err
-	}
-	return c, b.cards.Put(cardID(c.Index), c)
-}
-
-// appeared are the nodes of a card's parts: those that came when it was divided, and its own where one fewer came. It is an
-// error when the nodes of other cards went, since then numbers have changed and may mean another card.
-func appeared(c card, after []string) ([]string, error) {
-	own := nodeStem + strconv.Itoa(c.Index)
-	var fresh []string
-	for _, node := range after {
-		if !slices.Contains(c.Before, node) {
-			fresh = append(fresh, node)
-		}
-	}
-	for _, node := range c.Before {
-		if node != own && !slices.Contains(after, node) {
-			return nil, fmt.Errorf("node %s went when card %d was divided, so that the numbers of cards have changed: divide cards by hand on this node", node, c.Index)
-		}
-	}
-	if len(fresh) == c.Parts-1 && slices.Contains(after, own) {
-		fresh = append(fresh, own)
-	}
-	if len(fresh) != c.Parts {
-		return nil, fmt.Errorf("card %d was divided in %d, and %d nodes appeared (%s): which is which part cannot be told", c.Index, c.Parts, len(fresh), strings.Join(fresh, ", "))
-	}
-	slices.SortFunc(fresh, func(x, y string) int { return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(x, y)) })
-	return fresh, nil
-}
-
 // Release gives the part back, and makes the card whole after the last.
 func (b *SVI) Release(ctx context.Context, id share.ID) error {
 	shares, err := b.shares.All()
@@ -305,28 +220,6 @@ func (b *SVI) Release(ctx context.Context, id share.ID) error {
 		return err
 	}
 	return b.shares.Drop(id)
-}
-
-// makeWhole undoes the division of a card that we divided.
-func (b *SVI) makeWhole(ctx context.Context, index int) error {
-	cards, err := b.cards.All()
-	if _, ours := cards[cardID(index)]; !ours {
-		return err
-	}
-	tool, err := maker.Find(b.host.Tool, tools...)
-	if err != nil {
-		return err
-	}
-	rows, err := b.query(ctx, tool)
-	if err != nil {
-		return err
-	}
-	if rows[index].Divided {
-		if err := b.set(ctx, tool, index, 1); err != nil {
-			return err
-		}
-	}
-	return b.cards.Drop(cardID(index))
 }
 
 // Reconcile gives back parts that are not live, and makes cards whole that we divided for nobody.

@@ -12,10 +12,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
 
@@ -239,5 +241,21 @@ func FuzzParseRows(f *testing.F) {
 				t.Errorf("card %d", index)
 			}
 		}
+	})
+}
+
+func TestSVI_RandomWalk(t *testing.T) {
+	t.Parallel()
+	makertest.Run(t, makertest.Walk{
+		Machine: func(_ *rapid.T, root string) sharetest.Machine {
+			f := newBRSMI(t, root)
+			f.run([]string{"gpu", "set", "-s", "1", "-i", "2"})
+			return sharetest.Machine{Tool: f, Root: root, Things: f.things}
+		},
+		New: func(h share.Host) share.Backend { return New(h) },
+		Asks: slices.Concat(
+			makertest.Sizes(3, func(task string, mib uint64) share.Ask { return ask(task, 0, mib) }, 16384, 32768),
+			makertest.Sizes(3, func(task string, mib uint64) share.Ask { return ask(task, 1, mib) }, 16384, 32768),
+		),
 	})
 }

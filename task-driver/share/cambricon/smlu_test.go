@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/share/maker"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
 
@@ -143,9 +145,16 @@ func (p *program) createInstance(index int, id, name string) share.Output {
 	if pct > 100 || mib > cardMiB {
 		return bad("insufficient resources")
 	}
-	p.next++
-	p.instances = append(p.instances, instance{Index: index, Name: name, Profile: one.ID, Node: fmt.Sprintf("/dev/cambricon-caps/cap_dev%d_mi1", index)})
+	number := 1
+	for slices.ContainsFunc(p.instances, func(i instance) bool { return i.Node == node(index, number) }) {
+		number++
+	}
+	p.instances = append(p.instances, instance{Index: index, Name: name, Profile: one.ID, Node: node(index, number)})
 	return share.Output{}
+}
+
+func node(index, number int) string {
+	return fmt.Sprintf("/dev/cambricon-caps/cap_dev%d_mi%d", index, number)
 }
 
 func ask(task string, mib uint64, pct int) share.Ask {
@@ -264,5 +273,18 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%+v with %v", i, err)
 			}
 		}
+	})
+}
+
+func TestSMLUs_RandomWalk(t *testing.T) {
+	t.Parallel()
+	makertest.Run(t, makertest.Walk{
+		Machine: func(_ *rapid.T, root string) sharetest.Machine {
+			p := newProgram()
+			p.run([]string{"create-profile", "1", "25", "4096"})
+			return sharetest.Machine{Tool: p, Root: root, Things: p.things}
+		},
+		New:  func(h share.Host) share.Backend { return New(h) },
+		Asks: makertest.Sizes(4, func(task string, mib uint64) share.Ask { return ask(task, mib, 0) }, 4096, 8192),
 	})
 }

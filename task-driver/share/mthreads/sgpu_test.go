@@ -10,12 +10,14 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/share/maker"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
 
@@ -58,7 +60,7 @@ func (p *program) run(args []string) share.Output {
 	case len(args) == 2 && p.made[args[1]] == "":
 		return share.Output{Stderr: "there is no " + args[1], ExitCode: 2}
 	case len(args) == 2 && args[0] == "setup":
-		return share.Output{Stdout: "env MTHREADS_EXAMPLE=" + args[1] + "\nnode /dev/mtgpu.0\nruntime mthreads\n"}
+		return share.Output{Stdout: "env MTHREADS_EXAMPLE=" + args[1] + "\nnode /dev/mtgpu." + args[1] + "\nruntime mthreads\n"}
 	case len(args) == 2 && args[0] == "destroy":
 		delete(p.made, args[1])
 		return share.Output{}
@@ -93,7 +95,7 @@ func TestSGPUs_WhatTheProgramIsAsked(t *testing.T) {
 	b := New(share.Host{Tool: p})
 	a := ask("a", 8192, 30)
 	got, err := b.Prepare(t.Context(), a, none)
-	want := share.Setup{Env: map[string]string{"MTHREADS_EXAMPLE": string(a.ID)}, Nodes: []string{"/dev/mtgpu.0"}, Runtime: "mthreads"}
+	want := share.Setup{Env: map[string]string{"MTHREADS_EXAMPLE": string(a.ID)}, Nodes: []string{"/dev/mtgpu." + string(a.ID)}, Runtime: "mthreads"}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -153,5 +155,18 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 		}
+	})
+}
+
+func TestSGPUs_RandomWalk(t *testing.T) {
+	t.Parallel()
+	makertest.Run(t, makertest.Walk{
+		Machine: func(_ *rapid.T, root string) sharetest.Machine {
+			p := newProgram()
+			p.run([]string{"create", "somebody", "3", "1024", "4"})
+			return sharetest.Machine{Tool: p, Root: root, Things: p.things}
+		},
+		New:  func(h share.Host) share.Backend { return New(h) },
+		Asks: makertest.Sizes(4, func(task string, mib uint64) share.Ask { return ask(task, mib, 25) }, 4096, 8192),
 	})
 }
