@@ -373,3 +373,13 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, amd.Parse, func(brand.Card) []string { return nil }, "TemperatureC") // the junction's for the edge's
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, amd.Parse)
+	brandtest.Blanks(t, amd.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"rocm-smi-concise-*.txt": brandtest.NoBars,
+		"amd-smi-monitor-*.txt":  brandtest.NoBars,
+		"rocm-smi-showhw-*.txt":  brandtest.NoBars,
+	}, "TemperatureC")
+}

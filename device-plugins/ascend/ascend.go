@@ -227,7 +227,7 @@ func parsePage(out string) reading {
 		switch {
 		case p.Key == "NPU ID":
 			npu = p.Value
-		case p.Value == "" || p.Key == "Chip Count":
+		case p.Title || p.Key == "Chip Count":
 		case p.Key == "Chip ID" && numberLast:
 			values[p.Key] = p.Value
 			done()
@@ -258,7 +258,10 @@ func page(npu string, values map[string]string) (brand.Card, bool) {
 		return brand.Card{}, false
 	}
 	if number != "" {
-		c, _ = chip(npu, number, "")
+		var ok bool
+		if c, ok = chip(npu, number, ""); !ok {
+			return brand.Card{}, false // nothing tells of which chip these are
+		}
 		c.TemperatureC, c.PowerW = toolout.Celsius(values["Temperature(C)"]), toolout.Watts(values["NPU Real-time Power(W)"])
 		c.UtilizationPct = toolout.Percent(values["Aicore Usage Rate(%)"])
 		c.More.ClockMHz = toolout.Megahertz(values["Aicore curFreq(MHZ)"])

@@ -402,3 +402,13 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, ascend.Parse, func(c brand.Card) []string { return []string{c.Facts["npu"]} })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, ascend.Parse)
+	brandtest.Blanks(t, ascend.Parse, func(c brand.Card) []string { return []string{c.Facts["npu"]} }, map[string]string{
+		"info-310*.txt":    brandtest.SharedCell,
+		"info-910*.txt":    brandtest.SharedCell,
+		"info-first-*.txt": brandtest.SharedCell,
+	})
+}

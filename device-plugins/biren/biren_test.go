@@ -88,3 +88,9 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, biren.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, biren.Parse)
+	brandtest.Blanks(t, biren.Parse, func(brand.Card) []string { return nil }, nil)
+}

@@ -117,7 +117,7 @@ func parseInfo(out string) brand.Reading {
 		if c == nil {
 			continue
 		}
-		if p.Value == "" {
+		if p.Title {
 			section = p.Key
 			continue
 		}

@@ -196,3 +196,11 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, cambricon.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, cambricon.Parse)
+	brandtest.Blanks(t, cambricon.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-*.txt": brandtest.SharedCell,
+	})
+}

@@ -79,3 +79,11 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, enflame.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, enflame.Parse)
+	brandtest.Blanks(t, enflame.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-*.txt": brandtest.SharedCell,
+	})
+}

@@ -5,6 +5,7 @@ package hygon
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -176,6 +177,8 @@ func parseTable(out string) brand.Reading {
 	return r
 }
 
+var virtualTitle = regexp.MustCompile(`^(?:Virtual )?Device \d+$`)
+
 // parseVirtual reads what `hy-smi virtual` says of cards and of the virtual cards made of them. That it says anything
 // shows that the driver can share cards.
 func parseVirtual(out string) brand.Reading {
@@ -202,7 +205,7 @@ func parseVirtual(out string) brand.Reading {
 		}
 	}
 	for _, p := range toolout.Pairs(out) {
-		if p.Value == "" {
+		if p.Value == "" && virtualTitle.MatchString(p.Key) {
 			done()
 			values = map[string]string{"name": p.Key}
 			continue

@@ -254,3 +254,11 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, hygon.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, hygon.Parse)
+	brandtest.Blanks(t, hygon.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-*.txt": brandtest.NoBars,
+	})
+}

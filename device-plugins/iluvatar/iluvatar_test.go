@@ -86,3 +86,11 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, iluvatar.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, iluvatar.Parse)
+	brandtest.Blanks(t, iluvatar.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-*.txt": brandtest.SharedCell,
+	})
+}

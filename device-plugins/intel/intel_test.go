@@ -126,3 +126,11 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, intel.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, intel.Parse)
+	brandtest.Blanks(t, intel.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-*.txt": brandtest.SharedCell,
+	})
+}

@@ -128,8 +128,8 @@ func parseMachine(out string) brand.Reading {
 	var r brand.Reading
 	for line := range strings.Lines(out) {
 		fields := words(line)
-		if len(fields) <= fieldModel {
-			continue
+		if len(fields) <= fieldModel || strings.Contains(line, `"`) && !strings.Contains(line, `"`+fields[fieldModel]+`"`) {
+			continue // one with a blank in place of a value: nothing tells which
 		}
 		address, index := toolout.PCI(fields[fieldBus]), toolout.Whole(fields[fieldDevice])
 		if address == "" || index == nil {

@@ -190,3 +190,12 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, kunlunxin.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, kunlunxin.Parse)
+	brandtest.Blanks(t, kunlunxin.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-p800-*.txt":       brandtest.SharedCell,
+		"machine-readable-*.txt": brandtest.NoBars,
+	})
+}

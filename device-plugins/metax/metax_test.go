@@ -98,3 +98,11 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, metax.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, metax.Parse)
+	brandtest.Blanks(t, metax.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-c500-8cards-*.txt": brandtest.SharedCell,
+	})
+}

@@ -176,3 +176,11 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	t.Parallel()
 	brandtest.Unknowns(t, mthreads.Parse, func(brand.Card) []string { return nil })
 }
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	brandtest.LinesBefore(t, mthreads.Parse)
+	brandtest.Blanks(t, mthreads.Parse, func(brand.Card) []string { return nil }, map[string]string{
+		"table-*.txt": brandtest.SharedCell,
+	})
+}

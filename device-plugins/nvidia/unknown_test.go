@@ -1,7 +1,6 @@
 package nvidia
 
 import (
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -38,8 +37,12 @@ func named(c brand.Card) []string {
 	return []string{gi, ci, strings.TrimPrefix(c.Part, "mig ")}
 }
 
-func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
-	t.Parallel()
+// Several sensors tell the power, and several counters what each of these says.
+var others = []string{"PowerW", "PowerLimitW", "RetiredPages", "RemappedRows", "ECCCorrected", "ECCUncorrected", "ClockMHz", "MemoryClockMHz"}
+
+// everyRecorded runs a test on every recorded output.
+func everyRecorded(t *testing.T, test func(t *testing.T, file, body string)) {
+	t.Helper()
 	files, err := filepath.Glob("testdata/recorded/*.*")
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d recorded outputs, %v", len(files), err)
@@ -47,13 +50,24 @@ func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
-			body, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			// Several sensors tell the power, and several counters what each of these says.
-			brandtest.UnknownsIn(t, string(body), asBrand, named,
-				"PowerW", "PowerLimitW", "RetiredPages", "RemappedRows", "ECCCorrected", "ECCUncorrected", "ClockMHz", "MemoryClockMHz")
+			test(t, filepath.Base(file), recorded(t, filepath.Base(file)))
 		})
 	}
+}
+
+func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {
+	t.Parallel()
+	everyRecorded(t, func(t *testing.T, _, body string) {
+		t.Helper()
+		brandtest.UnknownsIn(t, body, asBrand, named, others...)
+	})
+}
+
+func TestParse_BlanksAndLinesBefore(t *testing.T) {
+	t.Parallel()
+	everyRecorded(t, func(t *testing.T, file, body string) {
+		t.Helper()
+		brandtest.LinesBeforeIn(t, file, body, asBrand)
+		brandtest.BlanksIn(t, body, asBrand, named, "", others...)
+	})
 }

@@ -9,10 +9,12 @@ import (
 	"strings"
 )
 
-// A Pair is one line "key : value" and the titles that it stands under, outermost first. A title has no value.
+// A Pair is one line "key : value" and the titles that it stands under, outermost first. A title has no value, and neither
+// has a key whose value is not known.
 type Pair struct {
 	Section    []string
 	Key, Value string
+	Title      bool
 }
 
 // Under is the innermost title.
@@ -28,14 +30,15 @@ func (p Pair) Path() string {
 	return strings.Join(append(append([]string{}, p.Section...), p.Key), "/")
 }
 
-// cut parts a line at the first colon with a blank, or nothing, beside it: addresses and times have colons too.
-func cut(line string) (key, value string) {
+// cut parts a line at the first colon with a blank, or nothing, beside it: addresses and times have colons too. Parted is
+// false when there is none.
+func cut(line string) (key, value string, parted bool) {
 	for i := 1; i < len(line); i++ {
 		if line[i] == ':' && (i+1 == len(line) || blank(line[i+1]) || blank(line[i-1])) {
-			return strings.TrimSpace(line[:i]), strings.TrimSpace(line[i+1:])
+			return strings.TrimSpace(line[:i]), strings.TrimSpace(line[i+1:]), true
 		}
 	}
-	return line, ""
+	return line, "", false
 }
 
 func blank(c byte) bool { return c == ' ' || c == '\t' }
@@ -57,7 +60,8 @@ const deepest = 16
 const maxPairs = 1 << 15
 
 // Pairs reads lines of keys and values. A line without a value is a title, of what is indented under it; where a text
-// has lost its blanks, of all that follows until the next title. A pair with nested pairs is a title too.
+// has lost its blanks, one without a colon is, of all that follows until the next title. A pair with nested pairs is a title
+// too. A key with a colon, nothing behind it and nothing under it is one whose value is blank.
 func Pairs(out string) []Pair {
 	lines := strings.Split(strings.ReplaceAll(out, "\r", ""), "\n")
 	flat := !slices.ContainsFunc(lines, func(line string) bool { return indent(line) > 0 })
@@ -75,12 +79,14 @@ func Pairs(out string) []Pair {
 		for !flat && len(titles) > 0 && depths[len(depths)-1] >= depth {
 			titles, depths = titles[:len(titles)-1:len(titles)-1], depths[:len(depths)-1]
 		}
-		key, value := cut(strings.TrimSpace(line))
-		pairs = append(pairs, Pair{Section: titles[:len(titles):len(titles)], Key: key, Value: value})
+		key, value, parted := cut(strings.TrimSpace(line))
+		over := !flat && nested(lines[n+1:], depth)
+		title := value == "" && (!parted || over)
+		pairs = append(pairs, Pair{Section: titles[:len(titles):len(titles)], Key: key, Value: value, Title: title})
 		switch {
-		case flat && value == "":
+		case flat && title:
 			titles = []string{key}
-		case !flat && (value == "" || nested(lines[n+1:], depth)) && len(titles) < deepest:
+		case !flat && (title || over) && len(titles) < deepest:
 			titles, depths = append(titles, strings.TrimSpace(key+" "+value)), append(depths, depth)
 		}
 	}

@@ -198,7 +198,8 @@ func Words(line string) []string {
 	return words
 }
 
-// Values splits the text of a cell at its blanks, but keeps a number with its unit, and "used / total", together.
+// Values splits the text of a cell at its blanks, but keeps a number with its unit, and "used / total", together, also where
+// one of the two is blank.
 func Values(cell string) []string {
 	words := Words(cell)
 	values := make([]string, 0, len(words))
@@ -207,8 +208,8 @@ func Values(cell string) []string {
 		switch {
 		case last < 0:
 			values = append(values, w)
-		case len(values[last]) > 1 && strings.HasSuffix(values[last], "/"),
-			numeric(values[last]) && (isUnit(w) || w == "/" && i+1 < len(words) && numeric(words[i+1]) || len(w) > 1 && w[0] == '/' && numeric(w[1:])):
+		case strings.HasSuffix(values[last], "/") && (len(values[last]) > 1 || numeric(w)),
+			numeric(values[last]) && (isUnit(w) || w == "/" && (i+1 == len(words) || numeric(words[i+1])) || len(w) > 1 && w[0] == '/' && numeric(w[1:])):
 			values[last] += w
 		default:
 			values = append(values, w)

@@ -193,6 +193,37 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// A key with a blank value is no title: what follows it stands where it stood.
+func TestPairs_BlankValue(t *testing.T) {
+	t.Parallel()
+	flat := "GPU0 00000000:01:00.0\nName   :\nUtilization\nGpu :\nMemory :  0%\n"
+	if diff := cmp.Diff([]string{"Utilization/Memory=0%"}, paths(flat)); diff != "" {
+		t.Errorf("flat (-want +got):\n%s", diff)
+	}
+	indented := "Card 0\n    Memory\n        Total :\n        Used : 1 MiB\n    BUS:\n        BDF: 0000:01:00.0\n"
+	want := []string{"Card 0/Memory/Used=1 MiB", "Card 0/BUS/BDF=0000:01:00.0"}
+	if diff := cmp.Diff(want, paths(indented)); diff != "" {
+		t.Errorf("indented (-want +got):\n%s", diff)
+	}
+	for _, p := range toolout.Pairs(indented) {
+		if title := p.Key == "Card 0" || p.Key == "Memory" || p.Key == "BUS"; p.Title != title {
+			t.Errorf("%+v: a title %v", p, !title)
+		}
+	}
+}
+
+func TestValues_OneSideOfAUsageIsBlank(t *testing.T) {
+	t.Parallel()
+	for cell, want := range map[string][]string{
+		"N/A   47C    P0         / 165W": {"N/A", "47C", "P0", "/165W"}, "/ 24576MiB": {"/24576MiB"}, "50MiB /": {"50MiB/"},
+		"50MiB / 24576MiB": {"50MiB/24576MiB"}, "0     /   MLU370-X8    v1.1.6": {"0", "/", "MLU370-X8", "v1.1.6"},
+	} {
+		if diff := cmp.Diff(want, toolout.Values(cell)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", cell, diff)
+		}
+	}
+}
+
 func TestJSON(t *testing.T) {
 	t.Parallel()
 	v, ok := toolout.JSON("Permission needed to access required GPU device node(s):\n [not json\n{\"Power Draw \": {\"value\": 550, \"unit\": \"W\"}, \"name\": \"N/A\", \"n\": 7}\nWARNING\n")

@@ -73,10 +73,10 @@ const most = 60
 func places(text string) [][]int {
 	var all [][]int
 	for _, at := range value.FindAllStringIndex(text, -1) {
-		if at[0] > 0 && !strings.ContainsRune(" \t|\"/,", rune(text[at[0]-1])) {
+		if at[0] > 0 && !strings.ContainsRune(" \t|\"/,>", rune(text[at[0]-1])) {
 			continue // a part of a word, such as an address
 		}
-		if end := at[1]; end < len(text) && !strings.ContainsRune(" \t|\"/,\r\n", rune(text[end])) {
+		if end := at[1]; end < len(text) && !strings.ContainsRune(" \t|\"/,<\r\n", rune(text[end])) {
 			continue
 		}
 		// The unit behind a total is that of what is used, too.
