@@ -371,6 +371,47 @@ func TestDocker_UnreachableIsRecoverable(t *testing.T) {
 	r.start(r.job(app("sleep"), func(c *driverpb.TaskConfig) { c.Id += "2" }))
 }
 
+// A daemon that goes away takes no task along: what runs, runs on, is told as soon as the daemon is back, and is stopped then.
+func TestDocker_UnreachableUnderARunningTask(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	j := r.job(app("stubborn"))
+	r.start(j)
+	if err := r.Signal(r.ctx, j.cfg.Id, "SIGHUP"); err != nil {
+		t.Fatal(err)
+	}
+	fake.Down()
+	if f := r.look(r.ctx); f.Health != driverpb.FingerprintResponse_UNHEALTHY {
+		t.Errorf("health = %v", f.Health)
+	}
+	for what, err := range map[string]error{
+		"signal": r.Signal(r.ctx, j.cfg.Id, "SIGUSR1"), "stop": r.Stop(r.ctx, j.cfg.Id, time.Second, ""),
+	} {
+		if err == nil || !strings.Contains(err.Error(), "systemctl start docker") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, _, _, err := r.Exec(r.ctx, j.cfg.Id, []string{"echo"}, time.Minute); err == nil {
+		t.Error("exec without a daemon")
+	}
+	if r.task(j.cfg.Id).hasEnded() {
+		t.Error("the task ended with the daemon")
+	}
+	fake.Up()
+	if err := r.Signal(r.ctx, j.cfg.Id, "SIGUSR1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Stop(r.ctx, j.cfg.Id, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if exit := r.wait(j.cfg.Id); exit.ExitCode != 137 {
+		t.Errorf("exit = %v", exit)
+	}
+	if out := <-j.stdout; out != "got HUP\ngot USR1\n" {
+		t.Errorf("each line once, in order; got %q", out)
+	}
+}
+
 func TestDocker_EveryStepMayFail(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]dockertest.Fault{
@@ -619,6 +660,9 @@ func TestDocker_Real(t *testing.T) {
 		out, _, exit, err := r.Exec(r.ctx, j.cfg.Id, []string{"/hftask", "echo", "inside"}, time.Minute)
 		if err != nil || exit.ExitCode != 0 || string(out) != "inside\n" {
 			t.Errorf("exec = %v, %v, %q", exit, err, out)
+		}
+		if pids, err := (shareTasks{r.Driver}).PIDs(r.ctx, j.cfg.Id); err != nil || len(pids) != 1 {
+			t.Errorf("processes: %v, %v", pids, err)
 		}
 		if err := r.Stop(r.ctx, j.cfg.Id, time.Minute, ""); err != nil {
 			t.Fatal(err)

@@ -322,6 +322,45 @@ func TestShares_OveruseStopsTheTask(t *testing.T) {
 	tasks.Tell("nobody", "hello")
 }
 
+func TestShares_InAContainer(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	cfg := r.taskConfig(app("sleep"), withSlices(t, 20))
+	cfg.StdoutPath, cfg.StderrPath = os.DevNull, os.DevNull
+	h, _, err := r.Start(r.ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err := shareTasks{r.Driver}.PIDs(r.ctx, cfg.Id)
+	if err != nil || !slices.Equal(pids, []int{4711, 4712}) {
+		t.Errorf("processes: %v, %v", pids, err)
+	}
+	// The ledger is wiped and nobody brings the task back: its container runs, so that its share stays.
+	r.restart()
+	if err := os.RemoveAll(filepath.Join(r.state, "shares")); err != nil {
+		t.Fatal(err)
+	}
+	r.reconcile()
+	if len(r.parts()) != 1 {
+		t.Error("the share of a running container was removed")
+	}
+	fake.Down() // what runs there is not known now
+	r.reconcile()
+	if len(r.parts()) != 1 {
+		t.Error("the share was removed while the daemon did not answer")
+	}
+	fake.Up()
+	if err := r.Recover(r.ctx, h); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]share.State{cfg.Id: share.Confirmed}, r.entries()); diff != "" {
+		t.Errorf("ledger (-want +got):\n%s", diff)
+	}
+	if err := r.Destroy(r.ctx, cfg.Id, true); err != nil || len(r.parts()) > 0 {
+		t.Errorf("left: %v, %v", r.parts(), err)
+	}
+}
+
 func TestMayRun(t *testing.T) {
 	t.Parallel()
 	me := self()

@@ -19,15 +19,14 @@ import (
 
 // stub is a backend whose answers a test sets.
 type stub struct {
-	name    string
-	qos     accel.QoS
-	forms   []accel.Form
-	probe   error
-	setup   Setup
-	fail    error // of Prepare
-	stuck   error // of Release
-	parts   map[ID]Ask
-	foreign int
+	name  string
+	qos   accel.QoS
+	forms []accel.Form
+	probe error
+	setup Setup
+	fail  error // of Prepare
+	stuck error // of Release
+	parts map[ID]Ask
 }
 
 func newStub(name string, q accel.QoS) *stub {
@@ -47,6 +46,7 @@ func (s *stub) Prepare(_ context.Context, a Ask, _ func(string)) (Setup, error) 
 	s.parts[a.ID] = a
 	return s.setup, nil
 }
+
 func (s *stub) Release(_ context.Context, id ID) error {
 	if s.stuck != nil {
 		return s.stuck
@@ -54,6 +54,7 @@ func (s *stub) Release(_ context.Context, id ID) error {
 	delete(s.parts, id)
 	return nil
 }
+
 func (s *stub) Reconcile(_ context.Context, live map[ID]Ask) error {
 	for id := range s.parts {
 		if _, is := live[id]; !is {

@@ -3,7 +3,6 @@ package share
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -48,13 +47,4 @@ func (r *Registry) Of(v accel.Vendor) []Backend {
 		}
 	}
 	return append(own, every...)
-}
-
-// names lists backends for a sentence.
-func names(backends []Backend) string {
-	var out []string
-	for _, b := range backends {
-		out = append(out, b.Name())
-	}
-	return strings.Join(out, ", ")
 }

@@ -294,6 +294,8 @@ func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb stri
 		e.kill(w, c, r.URL.Query())
 	case verb == "json":
 		e.inspect(w, c)
+	case verb == "top":
+		answer(w, http.StatusOK, map[string]any{"Titles": []string{"PID"}, "Processes": [][]string{{"4711"}, {"4712"}}})
 	case verb == "stats":
 		answer(w, http.StatusOK, map[string]any{
 			"read":         time.Now().UTC(),

@@ -99,11 +99,13 @@ func (ts *tasks) PIDs(_ context.Context, id string) ([]int, error) {
 	}
 	return nil, errors.New("no such task")
 }
+
 func (ts *tasks) say(text string) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
 	ts.said = append(ts.said, text)
 }
+
 func (ts *tasks) take() []string {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()

@@ -21,8 +21,7 @@ const (
 	dieAfter   fault = "the process dies after the tool was called"
 )
 
-func (f fault) dies() bool  { return f == dieBefore || f == dieAfter }
-func (f fault) hangs() bool { return f == hangBefore || f == hangAfter }
+func (f fault) dies() bool { return f == dieBefore || f == dieAfter }
 
 // faulty lets a fault happen at one call, counted from 1; events count as calls, since the process may die there too.
 type faulty struct {
