@@ -50,86 +50,140 @@ func drawWishes(t *rapid.T) wishes {
 	return w
 }
 
-// For every brand and every subset of its cards, whatever the job's env, templates, image, mounts and devices say: the
-// container is made with the granted cards and no others, in variables, nodes and runtime; or it is refused.
+// cardAt is the n-th card of a brand.
+func cardAt(v accel.Vendor, n int) grant.Card {
+	return grant.Card{UUID: fmt.Sprintf("%s-%d", v, n), Model: "M", Index: n, MemoryMiB: 65536, Units: 1, Nodes: []string{fmt.Sprintf(nodeOf[v], n)}}
+}
+
+// block is a device block with one card, whole or a slice of it.
+func block(t rapid.TB, v accel.Vendor, n int, shared bool) (name, value string) {
+	card := cardAt(v, n)
+	res := grant.Reservation{Vendor: v, Form: accel.Whole, UnitMiB: 65536, Instances: []string{card.UUID}, Cards: []grant.Card{card}}
+	if shared {
+		res.Form, res.UnitMiB, res.Instances = accel.Shared, 1024, []string{"c" + accel.ShortID(v, card.UUID) + ".0"}
+	}
+	name, value, err := res.Env()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name, value
+}
+
+// Whatever the job's env, templates, image, mounts and devices say, with cards of several brands, each in a device block
+// of its own, whole and shared: the container is made with the granted cards and no others, in variables, nodes and
+// runtime; or it is refused.
 func TestDocker_TaskSeesExactlyItsGrant(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	rapid.Check(t, func(t *rapid.T) {
-		const perBrand = 4
-		var granted []accel.Card
-		own := map[string]bool{}
-		env := map[string]string{}
-		for _, v := range rapid.SliceOfNDistinct(rapid.SampledFrom(accel.Vendors()), 0, 3, rapid.ID).Draw(t, "brands") {
-			for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(0, perBrand-1), 1, perBrand, rapid.ID).Draw(t, string(v)) {
-				// Each card in a device block of its own: two blocks of one brand are as good as one.
-				card := grant.Card{UUID: fmt.Sprintf("%s-%d", v, n), Model: "M", Index: n, MemoryMiB: 65536, Units: 1, Nodes: []string{fmt.Sprintf(nodeOf[v], n)}}
-				res := grant.Reservation{Vendor: v, Form: accel.Whole, UnitMiB: 65536, Instances: []string{card.UUID}, Cards: []grant.Card{card}}
-				if rapid.Bool().Draw(t, "shared") {
-					res.Form, res.UnitMiB, res.Instances = accel.Shared, 1024, []string{"c" + accel.ShortID(v, card.UUID) + ".0"}
+	for range 20 { // of few checks each, see TestMain
+		rapid.Check(t, func(t *rapid.T) {
+			const perBrand = 4
+			env := map[string]string{}
+			var granted []accel.Card
+			for _, v := range rapid.SliceOfNDistinct(rapid.SampledFrom(accel.Vendors()), 0, 3, rapid.ID).Draw(t, "brands") {
+				for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(0, perBrand-1), 1, perBrand, rapid.ID).Draw(t, string(v)) {
+					name, value := block(t, v, n, rapid.Bool().Draw(t, "shared"))
+					env[name] = value
+					granted = append(granted, accel.Card{Vendor: v, UUID: cardAt(v, n).UUID, Index: n})
 				}
-				name, value, err := res.Env()
-				if err != nil {
-					t.Fatal(err)
+			}
+			daemon := rapid.SliceOfDistinct(rapid.SampledFrom(access.Runtimes()), rapid.ID).Draw(t, "daemon")
+			seesExactly(t, root, env, granted, drawWishes(t), daemon)
+		})
+	}
+}
+
+// Every brand and every subset of four of its cards, on a node that has all it takes: none is refused.
+func TestDocker_EverySubsetOfEveryBrand(t *testing.T) {
+	t.Parallel()
+	w := wishes{env: map[string]string{"ASCEND_RUNTIME_OPTIONS": "x"}, image: map[string]string{"NVIDIA_MIG_CONFIG_DEVICES": "all"}}
+	for name := range accel.VisibleEnv(nil) {
+		w.env[name], w.image[name] = "all", "all"
+	}
+	root := t.TempDir()
+	for _, v := range accel.Vendors() {
+		for set := range 16 {
+			for _, shared := range []bool{false, true} {
+				env := map[string]string{}
+				var granted []accel.Card
+				for n := range 4 {
+					if set&(1<<n) == 0 {
+						continue
+					}
+					name, value := block(t, v, n, shared)
+					env[name] = value
+					granted = append(granted, accel.Card{Vendor: v, UUID: cardAt(v, n).UUID, Index: n})
 				}
-				env[name], own[card.Nodes[0]] = value, true
-				granted = append(granted, accel.Card{Vendor: v, UUID: card.UUID, Index: n})
+				if !seesExactly(t, root, env, granted, w, access.Runtimes()) {
+					t.Errorf("%s %04b is refused", v, set)
+				}
 			}
 		}
-		w := drawWishes(t)
-		cfg := &driverpb.TaskConfig{
-			Id: allocID + "/web/1", Name: "web", AllocId: allocID, AllocDir: root, DeviceEnv: env, Env: w.env,
-			Resources: &driverpb.Resources{LinuxResources: &driverpb.LinuxResources{}},
+	}
+}
+
+// seesExactly makes the request for a container and holds it against the grant; false when it is refused.
+func seesExactly(t rapid.TB, root string, env map[string]string, granted []accel.Card, w wishes, daemon []string) bool {
+	cfg := &driverpb.TaskConfig{
+		Id: allocID + "/web/1", Name: "web", AllocId: allocID, AllocDir: root, DeviceEnv: env, Env: w.env,
+		Resources: &driverpb.Resources{LinuxResources: &driverpb.LinuxResources{}},
+	}
+	tc := TaskConfig{Runtime: runtimeDocker, Image: "app:1", Env: w.env, Devices: w.devices, Volumes: w.volumes, OCIRuntime: w.runtime, Privileged: w.privileged}
+	sh, err := admit(cfg, tc, nil, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plan{cfg: cfg, tc: tc, share: sh}
+	if err := p.use(nil); err != nil {
+		t.Fatal(err)
+	}
+	options := &Docker{VolumesEnabled: true, AllowDevices: []string{"/dev/*", "/dev/*/*"}, AllowRuntimes: append(access.Runtimes(), "runc", "kata")}
+	if err := options.settle(); err != nil {
+		t.Fatal(err)
+	}
+	r := &dockerRuntime{options: options, stateDir: root, probe: func(runtimes, _ []string) (access.Host, error) {
+		yes := func(string) bool { return true }
+		return access.Host{Runtimes: runtimes, Node: func(string) access.NodeInfo { return access.NodeInfo{Device: true} }, Exists: yes, List: func(string) []string { return nil }}, nil
+	}}
+	a, err := r.access(p, docker.Info{Runtimes: append(slices.Clone(daemon), "runc", "kata")})
+	if err != nil {
+		return false
+	}
+	image := docker.Image{Env: envList(w.image)}
+	c, err := r.container(p, build{image: "app:1", access: a, unset: unset(image, p.env)})
+	if err != nil {
+		return false
+	}
+	if w.privileged {
+		t.Fatal("privileged was let through")
+	}
+	checkEnv(t, c.Env, w.image, granted)
+	checkNodes(t, c, granted)
+	if v, maker := access.BrandOf(c.Runtime, nil); maker && !slices.ContainsFunc(granted, func(c accel.Card) bool { return c.Vendor == v }) {
+		t.Fatalf("runtime %s of a brand without a card", c.Runtime)
+	}
+	return true
+}
+
+// checkNodes holds the device nodes and mounts of a container against the grant.
+func checkNodes(t rapid.TB, c docker.Container, granted []accel.Card) {
+	own, got := map[string]bool{}, map[string]bool{}
+	for _, g := range granted {
+		own[fmt.Sprintf(nodeOf[g.Vendor], g.Index)] = true
+	}
+	for _, d := range c.Devices {
+		if hasCard(d.HostPath) {
+			got[d.HostPath] = true
 		}
-		tc := TaskConfig{Runtime: runtimeDocker, Image: "app:1", Env: w.env, Devices: w.devices, Volumes: w.volumes, OCIRuntime: w.runtime, Privileged: w.privileged}
-		sh, err := admit(cfg, tc, nil, false)
-		if err != nil {
-			t.Fatal(err)
+	}
+	if !maps.Equal(got, own) {
+		t.Fatalf("nodes %v, granted %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(own)))
+	}
+	for _, m := range c.Mounts {
+		if within("/dev", m.Source) || access.GuardedTarget(m.Target) {
+			t.Fatalf("mount %+v", m)
 		}
-		p := &plan{cfg: cfg, tc: tc, share: sh}
-		if err := p.use(nil); err != nil {
-			t.Fatal(err)
-		}
-		options := &Docker{VolumesEnabled: true, AllowDevices: []string{"/dev/*", "/dev/*/*"}, AllowRuntimes: append(access.Runtimes(), "runc", "kata")}
-		if err := options.settle(); err != nil {
-			t.Fatal(err)
-		}
-		daemon := rapid.SliceOfDistinct(rapid.SampledFrom(access.Runtimes()), rapid.ID).Draw(t, "daemon")
-		r := &dockerRuntime{options: options, stateDir: root, probe: func(runtimes, _ []string) (access.Host, error) {
-			yes := func(string) bool { return true }
-			return access.Host{Runtimes: runtimes, Node: func(string) access.NodeInfo { return access.NodeInfo{Device: true} }, Exists: yes, List: func(string) []string { return nil }}, nil
-		}}
-		a, err := r.access(p, docker.Info{Runtimes: append(daemon, "runc", "kata")})
-		if err != nil {
-			return // refused
-		}
-		image := docker.Image{Env: envList(w.image)}
-		c, err := r.container(p, build{image: "app:1", access: a, unset: unset(image, p.env)})
-		if err != nil {
-			return
-		}
-		if w.privileged {
-			t.Fatal("privileged was let through")
-		}
-		checkEnv(t, c.Env, w.image, granted)
-		got := map[string]bool{}
-		for _, d := range c.Devices {
-			if access.IsCardNode(d.HostPath) && hasCard(d.HostPath) {
-				got[d.HostPath] = true
-			}
-		}
-		if !maps.Equal(got, own) {
-			t.Fatalf("nodes %v, granted %v", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(own)))
-		}
-		if v, maker := access.BrandOf(c.Runtime, nil); maker && !slices.ContainsFunc(granted, func(c accel.Card) bool { return c.Vendor == v }) {
-			t.Fatalf("runtime %s of a brand without a card", c.Runtime)
-		}
-		for _, m := range c.Mounts {
-			if within("/dev", m.Source) || access.GuardedTarget(m.Target) {
-				t.Fatalf("mount %+v", m)
-			}
-		}
-	})
+	}
 }
 
 // hasCard reports whether the node is one card's, not the driver's for all.
@@ -145,7 +199,7 @@ func hasCard(path string) bool {
 }
 
 // checkEnv holds what a container's processes see, the image's defaults under what it is made with, against the grant.
-func checkEnv(t *rapid.T, list []string, image map[string]string, granted []accel.Card) {
+func checkEnv(t rapid.TB, list []string, image map[string]string, granted []accel.Card) {
 	seen := maps.Clone(image)
 	if seen == nil {
 		seen = map[string]string{}
