@@ -105,13 +105,15 @@ var brands = map[accel.Vendor]brand{
 	accel.Kunlunxin: {
 		cdi: []string{"kunlunxin.com"}, nodes: []string{"/dev/xpuctrl"}, mounts: []string{"/usr/local/xpu?", "/usr/local/bin/xpu_smi?", "/usr/local/bin/xpu-smi?"},
 		cards: patterns(`xpu\d+`), variables: []string{"CXPU_*"},
-		fixNode: "sudo modprobe kunlun; sudo dmesg says why it makes no node",
+		// The runtime is needed by shares only; the name is the toolkit's own.
+		fixRuntime: `install xpu-container-toolkit, add "xpu": {"path": "/usr/bin/xpu-container-runtime"} to runtimes in /etc/docker/daemon.json, then sudo systemctl restart docker`,
+		fixNode:    "sudo modprobe kunlun; sudo dmesg says why it makes no node",
 	},
 	// AMD Container Toolkit documents amd-ctk and the kind amd.com/gpu; ROCm documents /dev/kfd with the card's render node
 	// and the groups of these nodes.
 	accel.AMD: {
 		runtime: "amd", cdi: []string{"amd.com"}, nodes: []string{"/dev/kfd"}, dri: true, cards: patterns(renderNode),
-		variables:  []string{"HSA_CU_MASK", "HIP_DEVICE_MEMORY_LIMIT*"},
+		variables:  []string{"HSA_CU_MASK", "ROC_GLOBAL_CU_MASK", "HIP_DEVICE_MEMORY_*"},
 		fixRuntime: "install amd-container-toolkit, then sudo amd-ctk runtime configure && sudo systemctl restart docker",
 		fixNode:    "sudo modprobe amdgpu; sudo dmesg says why it makes no node",
 		fixCDI:     "sudo amd-ctk cdi generate --output=/etc/cdi/amd.json on a Docker daemon with CDI lets them in without a runtime",
