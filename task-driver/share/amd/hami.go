@@ -112,6 +112,11 @@ func (b *Slices) Prepare(ctx context.Context, a share.Ask, event func(string)) (
 			{Source: b.folder.Path(a.ID, "shared"), Target: sharedAt},
 		},
 	}
+	if a.Of <= 1 {
+		// The runtime numbers the cards that the container can open, and HIP those that the runtime shows: with one it is 0 in
+		// both. In what order it numbers several is not told.
+		setup.Env["ROCR_VISIBLE_DEVICES"], setup.Env["HIP_VISIBLE_DEVICES"] = "0", "0"
+	}
 	if units != "" {
 		setup.Env[envMask] = strconv.Itoa(a.Position) + ":" + units
 		said = "compute units " + units

@@ -89,7 +89,11 @@ func TestSlices_Setup(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("setup (-want +got):\n%s", diff)
 	}
+	if alone, err := b.Prepare(t.Context(), ask("alone", 1024, 0), none); err != nil || alone.Env["ROCR_VISIBLE_DEVICES"] != "0" || alone.Env["HIP_VISIBLE_DEVICES"] != "0" {
+		t.Errorf("a card alone: %v, %v", alone.Env, err)
+	}
 	first := ask("a", 1024, 0)
+	first.Of = 2
 	first.ID = share.NewID("a", accel.AMD, "GPU-0")
 	other, err := b.Prepare(t.Context(), first, none)
 	if err != nil {
