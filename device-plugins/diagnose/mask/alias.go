@@ -12,9 +12,10 @@ var (
 	onlyHex     = regexp.MustCompile(`^(0[xX])?([0-9a-fA-F]+)$`)
 	onlyMAC     = regexp.MustCompile(`^` + partMAC + `$`)
 	onlyGUID    = regexp.MustCompile(`^` + partGUID + `$`)
-	keyedToken  = regexp.MustCompile(`^([\w-]+["']?\s*[:=]\s*["']?)(.+)$`)
+	keyedToken  = regexp.MustCompile(`^([\w-]+(?:["']?\s*[:=]\s*["']?|[ \t]+))(.+)$`)
+	onlyDomain  = regexp.MustCompile(`^` + partDomain + `$`)
 	homeFolder  = regexp.MustCompile(`^(/(?:home|Users)/)(.+)$`)
-	versionWord = regexp.MustCompile(`(?i)(?:ver(?:sion)?|driver|firmware|fw|runtime|release|rev|cuda|musa|maca|vbios|[-_/v]|smi|rt)[\s:.="'|(]*v?$`)
+	versionWord = regexp.MustCompile(`(?i)(?:(?:ver(?:sion)?|driver|firmware|fw|runtime|release|rev|cuda|musa|maca|vbios|v|smi|rt)[\s:.="'|(]*v?|[-_/])$`)
 )
 
 // alias is the pseudonym of what a pattern found. Before is the text in front of it.
@@ -37,6 +38,8 @@ func (m *Masker) alias(found, before string) string {
 		return m.name(User, "user", user) + "@" + m.name(Host, "host", host)
 	case onlyHex.MatchString(found):
 		return m.hex(found)
+	case onlyDomain.MatchString(found):
+		return m.name(Host, "host", found)
 	}
 	if address, err := netip.ParseAddr(found); err == nil {
 		return m.address(address, found, before)
@@ -91,7 +94,15 @@ func (m *Masker) serial(found string) string {
 		return m.hex(found)
 	}
 	m.count(Serial, found)
-	digits := m.digest("serial", strings.ToLower(found), 2*len(found))
+	for what := "serial"; ; what += "+" {
+		if alias := shaped(found, m.digest(what, strings.ToLower(found), 2*len(found))); alias != found || len(what) > 64 {
+			return alias
+		}
+	}
+}
+
+// shaped replaces digits but 0, and letters, each by one of its kind.
+func shaped(found, digits string) string {
 	var out strings.Builder
 	for i, r := range []byte(found) {
 		n, err := strconv.ParseUint(digits[2*i:2*i+2], 16, 8)

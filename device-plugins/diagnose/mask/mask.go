@@ -120,7 +120,7 @@ var (
 	uniqueID    = regexp.MustCompile(`(?m)^unique_id (\d+)$`)
 	columnTitle = regexp.MustCompile(`(?i)^[^:="']*\b(?:SN|serial)\b[^:="']*$`)
 	columnValue = regexp.MustCompile(`\b[0-9A-Z]{10,24}\b`)
-	keyedHost   = regexp.MustCompile(`(?im)\bhost ?name["']?\s*[:=]\s*["']?([A-Za-z0-9][A-Za-z0-9.-]{2,})`)
+	keyedHost   = regexp.MustCompile(`(?im)\bhost ?name(?:["']?\s*[:=]\s*["']?|[ \t]+)([A-Za-z0-9][A-Za-z0-9.-]{2,})`)
 )
 
 // LearnFrom finds the private details of a text by the keys, tags and titles above them.
@@ -188,8 +188,14 @@ const (
 	partJWT      = `eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`
 	partAuth     = `(?i:authorization)["']?\s*[:=]\s*["']?(?i:basic|bearer|digest|token)\s+[^\s"']+`
 	partBearer   = `(?i:bearer)\s+[^\s"']+`
-	partPrefixed = `\b(?:hf|ghp|gho|ghs|glpat|sk|xox[abp]|AKIA)[-_A-Za-z0-9]{14,}`
-	partKeyed    = `(?i:\b[\w-]*(?:token|secret|password|passwd|api[_-]?key|authorization|credential)s?)["']?\s*[:=]\s*["']?[^\s"',;<]+`
+	partPrefixed = `\b(?:hf|gh[oprsu]|github_pat|glpat|npm|sk|xox[abp]|AKIA|ASIA|AIza|hv[sbr]\.)[-_A-Za-z0-9]{14,}`
+	partKey      = `-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*-----)?`
+	partQuoted   = `(?i:[\w-]*` + secretWord + `[\w-]*)["']\s*:\s*"(?:[^"\\\n]|\\.)+`
+	partKeyed    = `(?i:\b[\w-]*` + secretWord + `[\w-]*)["']?\s*[:=]\s*["']?[^\s"',;<]+`
+	partFlag     = `(?i:\B--?[\w-]*` + secretWord + `[\w-]*)[ \t]+[^\s"',;<-][^\s"',;<]*`
+	partCookie   = `(?i:\b(?:set-)?cookie["']?\s*[:=]\s*)[^\n]+`
+	partDomain   = `\b[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+(?i:com|net|org|edu|gov|cn|io|internal|intranet|corp|lan|local|localdomain)\b`
+	secretWord   = `(?:token|secret|password|passwd|api[_-]?key|access[_-]?key|authorization|credential)`
 	partURL      = `\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"'<>]+`
 	partUUID     = `[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`
 	partMAC      = `\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b`
@@ -219,7 +225,7 @@ func (m *Masker) compiled() *regexp.Regexp {
 		}
 		parts = append(parts, `(?i:`+part+`)`)
 	}
-	parts = append(parts, partAuth, partJWT, partBearer, partPrefixed, partURL, partUUID, partGUID, partMAC, partIPv6, partIPv4, partMail, partHome, partKeyed, partHex)
+	parts = append(parts, partAuth, partJWT, partBearer, partPrefixed, partURL, partUUID, partGUID, partMAC, partIPv6, partIPv4, partMail, partHome, partKey, partCookie, partQuoted, partKeyed, partFlag, partDomain, partHex)
 	m.pattern = regexp.MustCompile(strings.Join(parts, "|"))
 	return m.pattern
 }
@@ -247,7 +253,7 @@ func (m *Masker) Text(text string) string {
 	return out.String()
 }
 
-var keyedCommand = regexp.MustCompile(`(?i)((?:process[ _]?name|command(?:[ _]?line)?|cmd(?:[ _]?line)?)["']?\s*(?:[:=]|>)\s*["']?)([^"'<\n]+)`)
+var keyedCommand = regexp.MustCompile(`(?i)((?:process[ _]?name|command(?:[ _]?line)?|cmd(?:[ _]?line)?)["']?[ \t]*(?:[:=]|>)[ \t]*["']?)([^"'<\n]+)`)
 
 // commands masks the command lines of processes.
 func (m *Masker) commands(text string) string {

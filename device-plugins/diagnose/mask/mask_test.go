@@ -17,7 +17,7 @@ import (
 var places = []struct {
 	kind, shape, text string
 }{
-	{"serial", `[0-9A-Z]{9,16}`, "        Serial Number                  : %s\n"},
+	{"serial", `[1-9A-E][0-9A-Z]{8,15}`, "        Serial Number                  : %s\n"},
 	{"serial", `[1-9][0-9]{9,14}`, "<serial>%s</serial>\n"},
 	{"serial", `[1-9][0-9]{9,14}`, `{"card0": {"Serial Number": "%s", "VRAM": "34342961152"}}` + "\n"},
 	{"serial", `[1-9][0-9]{12}`, "│Index  Name Freq.  Memory-Usage   SN      │\n│Card1  S30  700MHz  111MiB/61440MiB %s│\n"},
@@ -41,6 +41,19 @@ var places = []struct {
 	{"token", `eyJ[a-zA-Z0-9]{20}\.[a-zA-Z0-9]{20}\.[a-zA-Z0-9]{20}`, "got %s back\n"},
 	{"token", `hf-tenant-[a-z0-9]{24}`, "key %s is known\n"},
 	{"token", `[a-zA-Z0-9]{12}`, "postgres://heteroflow:%s@db/x\n"},
+	{"token", `[a-zA-Z0-9]{12}`, "started with --password %s -v\n"},
+	{"token", `[a-zA-Z0-9]{12}`, "  -api-token %s\n"},
+	{"token", `[a-zA-Z0-9/]{40}`, "AWS_SECRET_ACCESS_KEY=%s\n"},
+	{"token", `[a-zA-Z0-9]{6} [a-zA-Z0-9]{6}`, `{"password": "%s", "n": 1}` + "\n"},
+	{"token", `[a-zA-Z0-9]{20}`, "Set-Cookie: session=%s; Path=/\n"},
+	{"token", `github_pat_[A-Za-z0-9_]{30}`, "with %s\n"},
+	{"token", `hvs\.[A-Za-z0-9_-]{30}q`, "with %s\n"},
+	{"token", `AIza[A-Za-z0-9_-]{34}q`, "with %s\n"},
+	{"token", `[A-Za-z0-9+/]{60}\n[A-Za-z0-9+/]{60}`, "-----BEGIN RSA PRIVATE KEY-----\n%s\n-----END RSA PRIVATE KEY-----\n"},
+	{"ip", `10\.[1-9][0-9]\.[1-9][0-9]\.[1-9][0-9]`, "--------\n%s\n"},
+	{"ip", `192\.168\.[1-9][0-9]\.[1-9][0-9]`, "--------\n- %s\n"},
+	{"host", `[a-z]{6}q\.[a-z]{6}q\.(?:com|cn|internal|local)`, "connecting to license server %s:27000\n"},
+	{"host", `[a-z]{6}-[0-9]{3}q`, "hostname %s\n"},
 	{"command", `[a-z]{6}q\.py --lr [0-9]{4}`, "<process_name>%s</process_name>\n"},
 	{"command", `[a-z]{6}q\.py --lr [0-9]{4}`, "Process Name : %s\n"},
 }
