@@ -81,7 +81,7 @@ type Auth struct {
 	Username      string `json:"username,omitempty" codec:"username"`
 	Password      string `json:"password,omitempty" codec:"password"`
 	ServerAddress string `json:"serveraddress,omitempty" codec:"server_address"`
-	Email         string `json:"email,omitempty" codec:"email"` // registries stopped reading it
+	Email         string `json:"email,omitempty" codec:"email"` // not sent: registries stopped reading it
 	IdentityToken string `json:"identitytoken,omitempty" codec:"-"`
 }
 

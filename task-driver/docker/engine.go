@@ -178,7 +178,7 @@ func (e *Engine) pull(ctx context.Context, ref string, auth *Auth, heard func(),
 	options := image.PullOptions{}
 	if auth != nil {
 		encoded, err := registry.EncodeAuthConfig(registry.AuthConfig{
-			Username: auth.Username, Password: auth.Password, ServerAddress: auth.ServerAddress, Email: auth.Email, IdentityToken: auth.IdentityToken,
+			Username: auth.Username, Password: auth.Password, ServerAddress: auth.ServerAddress, IdentityToken: auth.IdentityToken,
 		})
 		if err != nil {
 			return errors.New("encode registry credentials")

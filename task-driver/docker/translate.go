@@ -97,7 +97,8 @@ func hostConfig(c Container) *container.HostConfig {
 func networks(c Container, config *container.Config, api string) *network.NetworkingConfig {
 	old := versions.LessThan(api, "1.44")
 	if old {
-		config.MacAddress = c.MACAddress //nolint:staticcheck // the only place for it in older versions
+		//lint:ignore SA1019 the only place for it in older versions
+		config.MacAddress = c.MACAddress //nolint:staticcheck // see above
 	}
 	if len(c.NetworkAliases) == 0 && c.IPv4Address == "" && c.IPv6Address == "" && (old || c.MACAddress == "") {
 		return nil

@@ -158,7 +158,7 @@ func TestDocker_Auth(t *testing.T) {
 		{image: "filed.example/app:1", want: map[string]string{"username": "me", "password": "pw", "serveraddress": "filed.example"}},
 		{image: "helped.example/app:1", want: map[string]string{"username": "robot", "password": "s3cret", "serveraddress": "helped.example"}},
 		{image: "open.example/app:1"},
-		{image: "filed.example/own:1", more: map[string]any{"auth": own}, want: map[string]string{"username": "u", "password": "pa55", "serveraddress": "own.example", "email": "u@example.com"}},
+		{image: "filed.example/own:1", more: map[string]any{"auth": own}, want: map[string]string{"username": "u", "password": "pa55", "serveraddress": "own.example"}},
 		{image: "broken.example/app:1", refuse: "auth_soft_fail = true"},
 		{image: "broken.example/app:1", more: map[string]any{"auth_soft_fail": true}},
 	} {
