@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -46,7 +47,9 @@ type Driver struct {
 	runtimes map[string]runtime
 	manager  *share.Manager
 
-	shareLook shareLook
+	shareLook  shareLook
+	dockerSeen atomic.Bool // the daemon has answered this process
+	began      time.Time
 }
 
 var _ nomadplugin.Driver = (*Driver)(nil)
@@ -66,7 +69,7 @@ type Options struct {
 func New(o Options) *Driver {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
-		version: o.Version, log: o.Log, launcher: o.Launcher, cgroups: o.Cgroups, tool: o.Tool, backends: o.Backends, maker: makerOf(self()), done: ctx, cancel: cancel,
+		version: o.Version, log: o.Log, launcher: o.Launcher, cgroups: o.Cgroups, tool: o.Tool, backends: o.Backends, maker: makerOf(self()), began: time.Now(), done: ctx, cancel: cancel,
 		events: newEvents(), tasks: map[string]*task{}, starting: map[string]chan struct{}{},
 	}
 	if d.log == nil {

@@ -210,6 +210,9 @@ func (d *Driver) Destroy(ctx context.Context, id string, force bool) error {
 	t.destroyed = true
 	if err := d.remove(ctx, id, t.dir, t.runtime.clean, &t.record); err != nil {
 		t.destroyFailed.Store(true)
+		if errors.Is(err, errSharesStay) {
+			d.events.emit(t.cfg, "The task's share is not given back yet, it is tried again: "+err.Error(), nil)
+		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
 	d.mu.Lock()

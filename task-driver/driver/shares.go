@@ -101,8 +101,10 @@ func (d *Driver) liveShares(ctx context.Context) (share.Live, error) {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 		containers, err := r.engine.List(ctx, docker.LabelState, r.stateDir)
 		cancel()
-		if err != nil { // what runs has its supervisor's state; what has lost that may run as well
-			live.Complete = false
+		if err == nil {
+			d.dockerSeen.Store(true)
+		} else if d.dockerSeen.Load() || time.Since(d.began) < max(s.orphanAfter, share.ReconcileEvery) {
+			live.Complete = false // what runs has its supervisor's state; what has lost that may run as well
 		}
 		for _, c := range containers {
 			found(c.TaskID, c.Running)
