@@ -50,6 +50,18 @@ func TestDoctor_Cards(t *testing.T) {
 	golden(t, "doctor_replay_none", call(t, nil, "doctor", "-replay", "node.tar.gz", "-bin-dir", prints(t, cpuOnly)))
 }
 
+// What a stranger's bundle says must not be obeyed by the terminal of who reads it.
+func TestDoctor_NothingForTheTerminal(t *testing.T) {
+	t.Parallel()
+	hostile := strings.NewReplacer("Xid 79", `\u001b]0;x\u0007\u001b[2J\u009b31m`, "A40", `A\u001b[31m40`, "restart", `\u001b[8mrestart`).Replace(diagnosed)
+	for _, flags := range [][]string{nil, {"-verbose"}} {
+		said := call(t, nil, append([]string{"doctor", "-replay", "node.tar.gz", "-bin-dir", prints(t, hostile)}, flags...)...)
+		if strings.ContainsAny(said.out+said.errors, "\x1b\x07\u009b") {
+			t.Errorf("%q", said.out+said.errors)
+		}
+	}
+}
+
 // What the plugin is asked for, and what is said when it cannot answer.
 func TestDoctor_CardsOfThePlugin(t *testing.T) {
 	t.Parallel()

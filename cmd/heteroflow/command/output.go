@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
 	"text/tabwriter"
 	"text/template"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -108,13 +110,23 @@ func fieldsOf(answer any) string {
 }
 
 func (c *command) printf(format string, args ...any) error {
-	_, err := fmt.Fprintf(c.env.Stdout, format, args...)
+	_, err := io.WriteString(c.env.Stdout, printable(fmt.Sprintf(format, args...)))
 	return err
+}
+
+// printable takes out what a terminal would obey: names and reasons come from tools, jobs and the bundles of strangers.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, text)
 }
 
 // tell writes a message to the user, beside the data.
 func (c *command) tell(format string, args ...any) {
-	fmt.Fprintf(c.env.Stderr, format+"\n", args...)
+	fmt.Fprint(c.env.Stderr, printable(fmt.Sprintf(format+"\n", args...)))
 }
 
 // table is rows of text in columns, the first row being the heads.
