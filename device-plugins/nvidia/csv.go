@@ -103,6 +103,9 @@ func (r *report) addGPU(row row) {
 		power: toolout.Watts(row.get("power.draw", "power.draw.instant")), powerOf: toolout.Watts(row.get("power.limit", "enforced.power.limit")),
 	}
 	g.more = row.more()
+	for _, name := range []string{"serial", "memory.reserved", "memory.free", "compute_cap", "ecc.mode.current"} {
+		g.fact(name, row.get(name))
+	}
 	first(&r.driver, row.get("driver_version", "kmd_version"))
 	if g.index == nil && g.uuid == "" && g.pci == "" {
 		return // a row of errors: the line above it names the card
@@ -175,5 +178,5 @@ func (r *report) addProcess(row row) {
 	if err != nil {
 		return
 	}
-	r.processes = append(r.processes, process{uuid: row.get("gpu_uuid"), pci: pciAddress(row.get("gpu_bus_id")), pid: pid})
+	r.processes = append(r.processes, process{uuid: row.get("gpu_uuid"), pci: pciAddress(row.get("gpu_bus_id")), pid: pid, memory: mib(row.get("used_gpu_memory", "used_memory"))})
 }

@@ -16,17 +16,22 @@ import (
 func TestParse_TheOtherNumbers(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]string{
-		"query-gpu-h200-idle.csv":          "MemoryUtilizationPct=0 MemoryTemperatureC=32 ClockMHz=345 MemoryClockMHz=3201 ECCCorrected=0 ECCUncorrected=0 RemappedRows=0 RepairPending=false ThermalSlowdown=false PowerBrake=false",
-		"query-gpu-l40s-load.csv":          "MemoryUtilizationPct=2 ClockMHz=2520 MemoryClockMHz=9001 ECCCorrected=0 ECCUncorrected=0 RemappedRows=0 RepairPending=false ThermalSlowdown=false PowerBrake=false",
-		"query-gpu-rtx4080s-idle.csv":      "MemoryUtilizationPct=23 ClockMHz=210 MemoryClockMHz=405 FanPct=0 ThermalSlowdown=false PowerBrake=false",
-		"query-rtx4080s-load.txt":          "MemoryUtilizationPct=2 ClockMHz=2805 MemoryClockMHz=11251 FanPct=0 PCIeReplays=0 ThermalSlowdown=false PowerBrake=false",
-		"query-h100-mig-load.txt":          "MemoryTemperatureC=58 ClockMHz=1980 MemoryClockMHz=2619 PCIeReplays=9 ECCCorrected=0 ECCUncorrected=0 ThermalSlowdown=false PowerBrake=false",
-		"xml-a100-sxm4-v12.xml":            "MemoryTemperatureC=44 ClockMHz=1275 MemoryClockMHz=1593 PCIeReplays=0 ECCCorrected=0 ECCUncorrected=0 ThermalSlowdown=false PowerBrake=false",
-		"xml-gtx-1070-ti.xml":              "MemoryUtilizationPct=0 ClockMHz=135 MemoryClockMHz=405 FanPct=100",
-		"table-rtx4080s-load.txt":          "FanPct=0",
-		"table-h100-80gb-idle.txt":         "",
-		"list-h100-mig.txt":                "",
-		"query-gpu-loop-unknown-error.csv": "",
+		"query-gpu-h200-idle.csv":           "MemoryUtilizationPct=0 MemoryTemperatureC=32 ClockMHz=345 MemoryClockMHz=3201 ECCCorrected=0 ECCUncorrected=0 RemappedRows=0 RepairPending=false ThermalSlowdown=false PowerBrake=false",
+		"query-gpu-l40s-load.csv":           "MemoryUtilizationPct=2 ClockMHz=2520 MemoryClockMHz=9001 ECCCorrected=0 ECCUncorrected=0 RemappedRows=0 RepairPending=false ThermalSlowdown=false PowerBrake=false",
+		"query-gpu-rtx4080s-idle.csv":       "MemoryUtilizationPct=23 ClockMHz=210 MemoryClockMHz=405 FanPct=0 ThermalSlowdown=false PowerBrake=false",
+		"query-rtx4080s-load.txt":           "MemoryUtilizationPct=2 ClockMHz=2805 MemoryClockMHz=11251 FanPct=0 PCIeReplays=0 ThermalSlowdown=false PowerBrake=false",
+		"query-h100-mig-load.txt":           "MemoryTemperatureC=58 ClockMHz=1980 MemoryClockMHz=2619 PCIeReplays=9 ECCCorrected=0 ECCUncorrected=0 ThermalSlowdown=false PowerBrake=false",
+		"xml-a100-sxm4-v12.xml":             "MemoryTemperatureC=44 ClockMHz=1275 MemoryClockMHz=1593 PCIeReplays=0 ECCCorrected=0 ECCUncorrected=0 ThermalSlowdown=false PowerBrake=false",
+		"xml-gtx-1070-ti.xml":               "MemoryUtilizationPct=0 ClockMHz=135 MemoryClockMHz=405 FanPct=100",
+		"table-rtx4080s-load.txt":           "FanPct=0",
+		"table-h100-80gb-idle.txt":          "ECCUncorrected=0",
+		"table-h200-load.txt":               "ECCUncorrected=0",
+		"table-h100-mig-load.txt":           "", // in MIG mode the tool shows the mode in place of a count
+		"query-gpu-h100-mig-load.csv":       "MemoryTemperatureC=59 ClockMHz=1980 MemoryClockMHz=2619 ECCCorrected=0 ECCUncorrected=0 ThermalSlowdown=false PowerBrake=false",
+		"xml-tesla-t4.xml":                  "MemoryUtilizationPct=0 ClockMHz=585 MemoryClockMHz=5000 PCIeReplays=0 ECCCorrected=0 ECCUncorrected=0 RetiredPages=0 RepairPending=false ThermalSlowdown=false PowerBrake=false",
+		"table-rtx2080s-driver610-idle.txt": "FanPct=38",
+		"list-h100-mig.txt":                 "",
+		"query-gpu-loop-unknown-error.csv":  "",
 	} {
 		body, err := os.ReadFile(filepath.Join("testdata/recorded", file))
 		if err != nil {

@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
 // lostLine is the line by which the tool names a card it cannot talk to. It stands alone or between valid rows, and
@@ -53,6 +55,8 @@ func parse(out string) (r report, ok bool) {
 		content, ok = parsePmon(rest), true
 	case listedGPU.MatchString(rest):
 		content, ok = parseList(rest)
+	case versionHead.MatchString(rest):
+		content = parseVersion(rest)
 	default:
 		content, ok = parseCSV(rest)
 	}
@@ -61,6 +65,26 @@ func parse(out string) (r report, ok bool) {
 		content.markLost(l)
 	}
 	return content, ok || len(lost) > 0 || r.noDriver || r.noDevices
+}
+
+var versionHead = regexp.MustCompile(`(?m)^NVIDIA-SMI version\s*:`)
+
+// parseVersion reads `nvidia-smi --version`: it tells no card. Newer drivers call theirs the kernel mode driver's.
+func parseVersion(out string) report {
+	var r report
+	for _, p := range toolout.Pairs(out) {
+		value := text(p.Value)
+		if value == "" || value[0] < '0' || value[0] > '9' { // deprecated, and where to look instead
+			continue
+		}
+		switch p.Key {
+		case "DRIVER version", "KMD version":
+			first(&r.driver, value)
+		case "CUDA version", "CUDA UMD version":
+			first(&r.cuda, value)
+		}
+	}
+	return r
 }
 
 // markLost notes a card that an error line names. The card is known by its address alone: the index in the line is

@@ -8,7 +8,7 @@ import (
 
 // parseQuery reads `nvidia-smi -q`: "key : value" lines in sections told apart by indentation, 4 blanks a level.
 func parseQuery(out string) (report, bool) {
-	var r report
+	var r queryReport
 	var path []string
 	for _, line := range strings.Split(out, "\n") {
 		trimmed := strings.TrimSpace(line)
@@ -43,10 +43,23 @@ func parseQuery(out string) (report, bool) {
 		}
 		r.queryValue(g, path, value)
 	}
-	return r, len(r.gpus) > 0
+	return r.report, len(r.gpus) > 0
 }
 
-func (r *report) queryHead(key, value string) {
+// A queryReport is a report with what the lines before the present one said of a process.
+type queryReport struct {
+	report
+	gi, ci *int
+	draws  bool // it only draws, and was left out
+}
+
+func (r *queryReport) queryHead(key, value string) {
+	switch key {
+	case "Attached GPUs":
+		r.attached = whole(value)
+	case "CUDA Version", "CUDA UMD Version":
+		r.cuda = text(value)
+	}
 	if key == "Driver Version" || key == "KMD version" || key == "KMD Version" {
 		if v := text(value); v != "" && v[0] >= '0' && v[0] <= '9' {
 			first(&r.driver, v)
@@ -54,7 +67,7 @@ func (r *report) queryHead(key, value string) {
 	}
 }
 
-func (r *report) queryValue(g *gpu, path []string, value string) {
+func (r *queryReport) queryValue(g *gpu, path []string, value string) {
 	tail := strings.Join(path[max(0, len(path)-2):], "/")
 	if path[0] == "MIG Device" && len(g.migs) > 0 {
 		g.migs[len(g.migs)-1].queryValue(tail, value)
@@ -71,10 +84,17 @@ func (r *report) queryValue(g *gpu, path []string, value string) {
 		g.minor = whole(value)
 	case key == "Process ID":
 		if pid := whole(value); pid != nil {
-			r.processes = append(r.processes, process{uuid: g.uuid, pci: g.pci, pid: *pid})
+			r.processes = append(r.processes, process{uuid: g.uuid, pci: g.pci, pid: *pid, gi: r.gi, ci: r.ci})
+			r.draws = false
 		}
+	case key == "GPU instance ID":
+		r.gi = whole(value)
+	case key == "Compute instance ID":
+		r.ci = whole(value)
+	case key == "Used GPU Memory" && len(r.processes) > 0 && !r.draws:
+		r.processes[len(r.processes)-1].memory = mib(value)
 	case key == "Type" && strings.TrimSpace(value) == "G" && len(r.processes) > 0:
-		r.processes = r.processes[:len(r.processes)-1] // a process that only draws
+		r.processes, r.draws = r.processes[:len(r.processes)-1], true // a process that only draws
 	case key == "GPU Recovery Action" && text(value) != "" && strings.TrimSpace(value) != "None":
 		g.dead = "nvidia-smi asks for recovery: " + text(value)
 	default:
@@ -83,6 +103,9 @@ func (r *report) queryValue(g *gpu, path []string, value string) {
 }
 
 func (g *gpu) queryReading(tail, value string) {
+	if name := queryFacts[tail]; name != "" {
+		g.fact(name, value)
+	}
 	switch tail {
 	case "MIG Mode/Current":
 		g.migMode = onOff(value)
@@ -102,6 +125,13 @@ func (g *gpu) queryReading(tail, value string) {
 	default:
 		g.queryMore(tail, value)
 	}
+}
+
+// queryFacts are the facts of a card by their places, under the names that they have in a query for them.
+var queryFacts = map[string]string{
+	"Serial Number": "serial", "Display Mode": "display_mode", "FB Memory Usage/Reserved": "memory.reserved", "FB Memory Usage/Free": "memory.free",
+	"PCI/Device Id": "pci.device_id", "Utilization/Encoder": "utilization.encoder", "ECC Mode/Current": "ecc.mode.current",
+	"GPU Power Readings/Instantaneous Power Draw": "power.draw.instant",
 }
 
 // queryMore reads the numbers that not every board has.
@@ -147,6 +177,8 @@ func (m *mig) queryValue(tail, value string) {
 		m.gi = whole(value)
 	case "MIG Device/Compute Instance ID":
 		m.ci = whole(value)
+	case "Shared/Multiprocessor count":
+		m.sms = whole(value)
 	case "Shared FB Memory Usage/Total", "FB Memory Usage/Total":
 		m.memory = mib(value)
 	case "Shared FB Memory Usage/Used", "FB Memory Usage/Used":

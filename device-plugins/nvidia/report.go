@@ -22,6 +22,9 @@ type report struct {
 	noDriver, noDevices bool
 	conflict            string  // what the kernel says differently of the driver
 	events              []event // what befell cards since the last reading
+	// attached is how many cards the tool says there are, cuda the newest level of CUDA that the driver offers.
+	attached *int
+	cuda     string
 }
 
 // event is an Xid: what the driver reported of a board.
@@ -54,6 +57,19 @@ type gpu struct {
 	links      []bool        // of each link to other cards whether it is up; nil when not known
 	conflicts  []string      // what the kernel says differently
 	needsReset bool          // the card says that it must be reset before it is of use
+	// facts is what the tool says of the card besides, in its own words, by the names of the query.
+	facts map[string]string
+}
+
+// fact notes a value that says something.
+func (g *gpu) fact(name, value string) {
+	if value = text(value); value == "" {
+		return
+	}
+	if g.facts == nil {
+		g.facts = map[string]string{}
+	}
+	g.facts[name] = value
 }
 
 // mig is one existing partition.
@@ -64,6 +80,7 @@ type mig struct {
 	gi, ci     *int
 	memory     *uint64
 	memoryUsed *uint64
+	sms        *int // streaming multiprocessors
 }
 
 // process is one compute process, on the board with this UUID, PCI address or index.
@@ -71,6 +88,8 @@ type process struct {
 	uuid, pci string
 	index     *int
 	pid       int
+	gi, ci    *int // instances that it runs in, nil where the board has none
+	memory    *uint64
 }
 
 // same tells whether two readings mean one board: by UUID, else by PCI address, else by index.
@@ -102,6 +121,8 @@ func (r *report) merge(o report) {
 	if !r.processesKnown {
 		r.processes, r.processesKnown = o.processes, o.processesKnown
 	}
+	first(&r.cuda, o.cuda)
+	known(&r.attached, o.attached)
 	r.noDriver = r.noDriver || o.noDriver
 	r.noDevices = r.noDevices || o.noDevices
 }
@@ -123,6 +144,11 @@ func (g *gpu) merge(o gpu) {
 	known(&g.power, o.power)
 	known(&g.powerOf, o.powerOf)
 	g.more.Fill(o.more)
+	for name, value := range o.facts {
+		if g.facts[name] == "" {
+			g.fact(name, value)
+		}
+	}
 	if g.links == nil {
 		g.links = o.links
 	}
@@ -139,6 +165,7 @@ func (g *gpu) merge(o gpu) {
 		known(&mine.ci, theirs.ci)
 		known(&mine.memory, theirs.memory)
 		known(&mine.memoryUsed, theirs.memoryUsed)
+		known(&mine.sms, theirs.sms)
 	}
 }
 

@@ -45,7 +45,9 @@ func (s *smi) call(ctx context.Context, args ...string) (r report, ok bool, out 
 	}
 	r, ok = parse(out.Stdout)
 	if !ok {
-		r, ok = parse(out.Stderr)
+		if more, read := parse(out.Stderr); read {
+			r, ok = more, true
+		}
 	}
 	return r, ok, out, nil
 }
@@ -108,6 +110,11 @@ func (s *smi) inventory(ctx context.Context) (report, error) {
 	}
 	if !ok {
 		return report{}, errNothingRead
+	}
+	if r.driver == "" && len(r.gpus) > 0 {
+		if version, _, _, err := s.call(ctx, "--version"); err == nil { // the cards are worth having without it
+			r.driver = version.driver
+		}
 	}
 	return r, nil
 }

@@ -12,13 +12,14 @@ const reasonERR = "nvidia-smi prints errors in place of the card's values"
 
 var (
 	tableDriver  = regexp.MustCompile(`(?:Driver|KMD) Version:\s*([0-9][0-9.]*)`)
+	tableCUDA    = regexp.MustCompile(`CUDA (?:UMD )?Version:\s*([0-9][0-9.]*)`)
 	tableName    = regexp.MustCompile(`^\s*(\d+)\s+(.*?)\s+(?:On|Off|N/A|Enabled|Disabled)\s*$`)
 	tablePCI     = regexp.MustCompile(`[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]`)
 	tableFan     = regexp.MustCompile(`^\s*(\d+)%\s`)
 	tableHeat    = regexp.MustCompile(`\b(\d+)C\b`)
 	tableUtil    = regexp.MustCompile(`\b(\d+)%`)
 	tableMIG     = regexp.MustCompile(`^\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s*$`)
-	tableProcess = regexp.MustCompile(`^\|\s+(\d+)\s+(?:(?:\d+|N/A)\s+(?:\d+|N/A)\s+)?(\d+)\s+(C|G|C\+G|M\+C)\s`)
+	tableProcess = regexp.MustCompile(`^\|\s+(\d+)\s+(?:(\d+|N/A)\s+(\d+|N/A)\s+)?(\d+)\s+(C|G|C\+G|M\+C)\s.*?(\S*)\s*\|\s*$`)
 )
 
 // parseTable reads what plain `nvidia-smi` prints for people. A card is two or three lines of one box; which line it
@@ -27,6 +28,9 @@ func parseTable(out string) (report, bool) {
 	var r report
 	if m := tableDriver.FindStringSubmatch(out); m != nil {
 		r.driver = m[1]
+	}
+	if m := tableCUDA.FindStringSubmatch(out); m != nil {
+		r.cuda = m[1]
 	}
 	section := "gpus"
 	var current *gpu
@@ -40,9 +44,9 @@ func parseTable(out string) (report, bool) {
 			continue
 		}
 		if section == "processes" {
-			if m := tableProcess.FindStringSubmatch(line); m != nil && strings.Contains(m[3], "C") {
-				if pid := whole(m[2]); pid != nil {
-					r.processes = append(r.processes, process{index: whole(m[1]), pid: *pid})
+			if m := tableProcess.FindStringSubmatch(line); m != nil && strings.Contains(m[5], "C") {
+				if pid := whole(m[4]); pid != nil {
+					r.processes = append(r.processes, process{index: whole(m[1]), gi: whole(m[2]), ci: whole(m[3]), pid: *pid, memory: mib(m[6])})
 				}
 			}
 			continue
@@ -56,7 +60,7 @@ func parseTable(out string) (report, bool) {
 			continue
 		}
 		if pci := tablePCI.FindString(cells[1]); pci != "" {
-			r.gpus = append(r.gpus, tableGPU(cells[0], pci))
+			r.gpus = append(r.gpus, tableGPU(cells, pci))
 			current = &r.gpus[len(r.gpus)-1]
 		} else if current != nil {
 			current.tableValues(cells)
@@ -65,9 +69,12 @@ func parseTable(out string) (report, bool) {
 	return r, len(r.gpus) > 0
 }
 
-func tableGPU(nameCell, pci string) gpu {
+func tableGPU(cells []string, pci string) gpu {
 	g := gpu{pci: pciAddress(pci)}
-	if m := tableName.FindStringSubmatch(nameCell); m != nil {
+	g.fact("display_active", cells[1][strings.Index(cells[1], pci)+len(pci):])
+	g.fact("ecc", cells[2])
+	g.more.ECCUncorrected = toolout.Count(cells[2])
+	if m := tableName.FindStringSubmatch(cells[0]); m != nil {
 		g.index = whole(m[1])
 		g.name = text(m[2])
 		g.nameCut = strings.HasSuffix(g.name, "...")
@@ -110,7 +117,8 @@ func (r *report) tableMIG(cells []string) {
 	index, device := whole(m[1]), whole(m[4])
 	for i := range r.gpus {
 		if g := &r.gpus[i]; index != nil && device != nil && g.index != nil && *g.index == *index {
-			g.migs = append(g.migs, mig{device: *device, gi: whole(m[2]), ci: whole(m[3]), memoryUsed: mib(used), memory: mib(total)})
+			sms, _, _ := strings.Cut(strings.TrimSpace(cells[2]), " ")
+			g.migs = append(g.migs, mig{device: *device, gi: whole(m[2]), ci: whole(m[3]), memoryUsed: mib(used), memory: mib(total), sms: whole(sms)})
 		}
 	}
 }

@@ -9,8 +9,10 @@ import (
 )
 
 type smiLog struct {
-	Driver string   `xml:"driver_version"`
-	GPUs   []smiGPU `xml:"gpu"`
+	Driver   string   `xml:"driver_version"`
+	CUDA     string   `xml:"cuda_version"`
+	Attached string   `xml:"attached_gpus"`
+	GPUs     []smiGPU `xml:"gpu"`
 }
 
 type smiGPU struct {
@@ -58,8 +60,11 @@ type smiGPU struct {
 	} `xml:"ecc_errors>volatile"`
 	Procs *struct {
 		List []struct {
-			PID  string `xml:"pid"`
-			Type string `xml:"type"`
+			PID    string `xml:"pid"`
+			Type   string `xml:"type"`
+			GI     string `xml:"gpu_instance_id"`
+			CI     string `xml:"compute_instance_id"`
+			Memory string `xml:"used_memory"`
 		} `xml:"process_info"`
 	} `xml:"processes"`
 }
@@ -70,6 +75,7 @@ type smiMIG struct {
 	CI    string `xml:"compute_instance_id"`
 	Total string `xml:"fb_memory_usage>total"`
 	Used  string `xml:"fb_memory_usage>used"`
+	SMs   string `xml:"device_attributes>shared>multiprocessor_count"`
 }
 
 // parseXML reads `nvidia-smi -q -x`. The tool's order of GPU elements is not an index, so cards are known by address
@@ -84,7 +90,7 @@ func parseXML(out string) (report, bool) {
 	if err := dec.Decode(&log); err != nil && len(log.GPUs) == 0 {
 		return report{}, false
 	}
-	r := report{driver: text(log.Driver)}
+	r := report{driver: text(log.Driver), cuda: text(log.CUDA), attached: whole(log.Attached)}
 	for _, x := range log.GPUs {
 		g := x.gpu()
 		if g.uuid == "" && g.pci == "" {
@@ -97,7 +103,7 @@ func parseXML(out string) (report, bool) {
 		r.processesKnown = true
 		for _, p := range x.Procs.List {
 			if pid := whole(p.PID); pid != nil && p.Type != "G" {
-				r.processes = append(r.processes, process{uuid: g.uuid, pci: g.pci, pid: *pid})
+				r.processes = append(r.processes, process{uuid: g.uuid, pci: g.pci, pid: *pid, gi: whole(p.GI), ci: whole(p.CI), memory: mib(p.Memory)})
 			}
 		}
 	}
@@ -123,7 +129,7 @@ func (x smiGPU) gpu() gpu {
 	g.more = x.more()
 	for _, m := range x.MIGs {
 		if device := whole(m.Index); device != nil {
-			g.migs = append(g.migs, mig{device: *device, gi: whole(m.GI), ci: whole(m.CI), memory: mib(m.Total), memoryUsed: mib(m.Used)})
+			g.migs = append(g.migs, mig{device: *device, gi: whole(m.GI), ci: whole(m.CI), memory: mib(m.Total), memoryUsed: mib(m.Used), sms: whole(m.SMs)})
 		}
 	}
 	return g
