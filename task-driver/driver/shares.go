@@ -203,16 +203,19 @@ type shareLook struct {
 	attrs   map[string]string
 	reasons map[string]string // of those not usable, by attribute
 
-	mu     sync.Mutex
-	tested map[string]string // results of self-tests by attribute; empty while one runs
+	looking sync.Mutex // held during a look
+	mu      sync.Mutex
+	tested  map[string]string // results of self-tests by attribute; empty while one runs
 }
 
 // probeEvery is how often backends are asked whether they are usable, for the node's attributes.
 const probeEvery = time.Minute
 
-// lookAtShares asks the backends, at most once a minute. It is called by one goroutine.
+// lookAtShares asks the backends, at most once a minute.
 func (d *Driver) lookAtShares(ctx context.Context) map[string]string {
 	l := &d.shareLook
+	l.looking.Lock()
+	defer l.looking.Unlock()
 	if time.Since(l.at) < probeEvery {
 		return l.attrs
 	}

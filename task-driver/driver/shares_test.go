@@ -57,7 +57,7 @@ func TestShares_LifeOfOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	events := r.listen()
-	config := shell("env; exec sleep 1000")
+	config := shell("env; touch told; exec sleep 1000")
 	config["env"] = map[string]string{"SAMPLE_PART": "mine", "NVIDIA_VISIBLE_DEVICES": "all"}
 	j := r.job(config, withSlices(t, 20))
 	h := r.start(j)
@@ -87,7 +87,7 @@ func TestShares_LifeOfOne(t *testing.T) {
 		t.Errorf("inspect: %v, %v", attrs, err)
 	}
 	part := string(share.NewID(id, accel.NVIDIA, "GPU-1"))
-	stdout, _, exit, err := r.Exec(r.ctx, id, []string{"/bin/sh", "-c", "echo $SAMPLE_PART $NVIDIA_VISIBLE_DEVICES $HETEROFLOW_QOS"}, 0)
+	stdout, _, exit, err := r.Exec(r.ctx, id, []string{"/bin/sh", "-c", "until [ -e told ]; do sleep 0.01; done; echo $SAMPLE_PART $NVIDIA_VISIBLE_DEVICES $HETEROFLOW_QOS"}, 0)
 	if want := part + " GPU-1 silver\n"; err != nil || exit.ExitCode != 0 || string(stdout) != want {
 		t.Errorf("exec sees %q, want %q (%v, %v)", stdout, want, exit, err)
 	}
@@ -198,7 +198,7 @@ func TestShares_StartFails(t *testing.T) {
 func TestShares_CardGivenAnewBeforeItIsCleared(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	first := r.job(shell("read x"), withSlices(t, 60))
+	first := r.job(shell("exec sleep 1000"), withSlices(t, 60))
 	r.start(first)
 	second := r.job(shell("exec sleep 1000"), withSlices(t, 60))
 	_, _, err := r.Start(r.ctx, second.cfg)

@@ -144,6 +144,9 @@ func rank(q accel.QoS) int {
 // probeAgain is how long a backend counts as usable after a probe has passed. One that did not pass is asked every time.
 const probeAgain = time.Minute
 
+// probeTimeout bounds one probe: a tool that hangs is as good as none.
+const probeTimeout = 5 * time.Second
+
 // probe asks whether a backend is usable.
 func (m *Manager) probe(ctx context.Context, b Backend) error {
 	now := m.clock.Now()
@@ -153,6 +156,8 @@ func (m *Manager) probe(ctx context.Context, b Backend) error {
 	if passed && now.Sub(at) < probeAgain && !now.Before(at) {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
 	if err := b.Probe(ctx); err != nil {
 		m.forget(b)
 		return err

@@ -72,7 +72,7 @@ type Setup struct {
 	Instead bool `json:"instead,omitempty"`
 	// Runtime is the OCI runtime that the share needs; empty when the brand's usual one does.
 	Runtime string `json:"runtime,omitempty"`
-	// IPCHost asks for the host's IPC name space, and HostPID is asked for by nobody: there is no such field on purpose.
+	// IPCHost asks for the host's IPC name space.
 	IPCHost bool `json:"ipc_host,omitempty"`
 }
 
@@ -109,6 +109,9 @@ type Backend interface {
 	Release(ctx context.Context, id ID) error
 	// Reconcile removes this backend's leftovers that are not live, and mends what is live where it can, such as a daemon
 	// that died. What is foreign it never touches.
+	//
+	// It is called every minute, within 30 s, but not before every task that runs on the node has been brought back: until
+	// then live may lack what a lost ledger held.
 	Reconcile(ctx context.Context, live map[ID]Ask) error
 }
 
