@@ -36,7 +36,7 @@ func TestParse_Recorded(t *testing.T) {
 				"2 Arcturus GL-XL [Instinct MI100] 0000:c3:00.0 id=d4a9ec48d03d261d 6/32752MiB 0% 54C 43/290W",
 				"3 Arcturus GL-XL [Instinct MI100] 0000:e3:00.0 id=1b9dd972253c3736 6/32752MiB 0% 51C 39/290W",
 			},
-			facts: []map[string]string{{"device_id": "0x738c"}}, driver: "6.3.6",
+			facts: []map[string]string{{"device_id": "0x738c"}, {"device_id": "0x738c"}, {"device_id": "0x738c"}, {"device_id": "0x738c"}}, driver: "6.3.6",
 		},
 		"rocm-smi-rx6700xt_rocm430.json": {
 			want:  []string{"0 ? 0000:07:00.0 1547/12272MiB 0% 45C 6/211W"},
@@ -59,15 +59,24 @@ func TestParse_Recorded(t *testing.T) {
 				"0 ? ? ?/?MiB 0% 39C 92/560W", "1 ? ? ?/?MiB 0% 28C ?/?W", "2 ? ? ?/?MiB 0% 34C 91/560W", "3 ? ? ?/?MiB 0% 36C ?/?W",
 				"4 ? ? ?/?MiB 0% 33C 97/560W", "5 ? ? ?/?MiB 0% 35C ?/?W", "6 ? ? ?/?MiB 0% 41C 100/560W", "7 ? ? ?/?MiB 0% 37C ?/?W",
 			},
-			facts: []map[string]string{{"power_cap": "560.0W"}, {"power_cap": "0.0W"}},
+			facts: []map[string]string{ // the power of a board is told with its first die
+				{"power_cap": "560.0W"},
+				{"power_cap": "0.0W"},
+				{"power_cap": "560.0W"},
+				{"power_cap": "0.0W"},
+				{"power_cap": "560.0W"},
+				{"power_cap": "0.0W"},
+				{"power_cap": "560.0W"},
+				{"power_cap": "0.0W"},
+			},
 		},
 		"rocm-smi-concise-mi300a-degree-sign.txt": {
 			want: []string{"0 ? ? ?/?MiB 0% 48C 110/550W", "1 ? ? ?/?MiB 0% 53C 113/550W", "2 ? ? ?/?MiB 0% 52C 125/550W", "3 ? ? ?/?MiB 0% 47C 115/550W"},
 			facts: []map[string]string{
 				{"device_id": "0x74a0", "guid": "50375", "memory_partition": "NPS1", "compute_partition": "SPX", "partition_id": "0"},
-				{"guid": "20890"},
-				{"guid": "44670"},
-				{"guid": "15139"},
+				{"device_id": "0x74a0", "guid": "20890", "memory_partition": "NPS1", "compute_partition": "SPX", "partition_id": "0"},
+				{"device_id": "0x74a0", "guid": "44670", "memory_partition": "NPS1", "compute_partition": "SPX", "partition_id": "0"},
+				{"device_id": "0x74a0", "guid": "15139", "memory_partition": "NPS1", "compute_partition": "SPX", "partition_id": "0"},
 			},
 		},
 		"rocm-smi-showid-mi300a.txt": {
@@ -75,7 +84,9 @@ func TestParse_Recorded(t *testing.T) {
 				"0 Aqua Vanjaram [Instinct MI300A] ? ?/?MiB ?% ?C ?/?W", "1 Aqua Vanjaram [Instinct MI300A] ? ?/?MiB ?% ?C ?/?W",
 				"2 Aqua Vanjaram [Instinct MI300A] ? ?/?MiB ?% ?C ?/?W", "3 Aqua Vanjaram [Instinct MI300A] ? ?/?MiB ?% ?C ?/?W",
 			},
-			facts: []map[string]string{{"device_id": "0x74a0", "guid": "60294"}, {"guid": "35406"}, {"guid": "10263"}, {"guid": "52959"}},
+			facts: []map[string]string{
+				{"device_id": "0x74a0", "guid": "60294"}, {"device_id": "0x74a0", "guid": "35406"}, {"device_id": "0x74a0", "guid": "10263"}, {"device_id": "0x74a0", "guid": "52959"},
+			},
 		},
 		"rocm-smi-showproductname-mi300x-sriov.txt": {
 			want:  []string{"0 AMD Instinct MI300X OAM ? ?/?MiB ?% ?C ?/?W"},
@@ -89,7 +100,7 @@ func TestParse_Recorded(t *testing.T) {
 		"amd-smi-list-mi300-partition.txt": {
 			want: []string{"0 ? 0000:23:00.0 ?/?MiB ?% ?C ?/?W", "1 ? 0000:26:00.0 ?/?MiB ?% ?C ?/?W"},
 			facts: []map[string]string{
-				{"kfd_id": "45412", "node_id": "1", "partition_id": "0", "uuid": ""}, {"kfd_id": "59881", "node_id": "2", "partition_id": "0"},
+				{"kfd_id": "45412", "node_id": "1", "partition_id": "0", "uuid": ""}, {"kfd_id": "59881", "node_id": "2", "partition_id": "0", "uuid": ""},
 			},
 		},
 		"amd-smi-static-asic-mi308x.txt": {
@@ -115,7 +126,12 @@ func TestParse_Recorded(t *testing.T) {
 				"0 MI300A 0000:01:00.0 id=7e8f7e20764e2714 ?/64289MiB ?% ?C ?/550W", "1 MI300A 0001:01:00.0 id=b6ae7c8cefe1f084 ?/64289MiB ?% ?C ?/550W",
 				"2 MI300A 0002:01:00.0 id=367125d815189854 ?/64289MiB ?% ?C ?/550W", "3 MI300A 0003:01:00.0 id=f4c44c2be5e66537 ?/64289MiB ?% ?C ?/550W",
 			},
-			facts:  []map[string]string{{"device_id": "0x74a0", "compute_partition": "SPX", "memory_partition": "NPS1"}},
+			facts: []map[string]string{
+				{"device_id": "0x74a0", "compute_partition": "SPX", "memory_partition": "NPS1"},
+				{"device_id": "0x74a0", "compute_partition": "SPX", "memory_partition": "NPS1"},
+				{"device_id": "0x74a0", "compute_partition": "SPX", "memory_partition": "NPS1"},
+				{"device_id": "0x74a0", "compute_partition": "SPX", "memory_partition": "NPS1"},
+			},
 			driver: "6.9.0-rc5+",
 		},
 	}

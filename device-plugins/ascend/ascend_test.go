@@ -148,9 +148,56 @@ func TestParse_RecordedTables(t *testing.T) {
 	if r := parse(t, "info-910a-1.9.3.txt"); r.Facts["tool"] != "1.9.3" {
 		t.Errorf("the tool's version is not the driver's: %v", r.Facts)
 	}
+	// Other facts of every chip, in the order of the tool.
+	for file, want := range map[string]map[string]string{
+		"info-310-atlas800-20.2.0.txt":                {"npu": "215 215 215 215", "chip": "0 1 2 3", "health": "OK OK OK OK"},
+		"info-310-atlas800-21.0.4.txt":                {"npu": "6 6 6 6", "chip": "0 1 2 3"},
+		"info-310-four-cards-21.0.3.1.txt":            {"npu": "1 1 1 1 3 3 3 3 4 4 4 4 6 6 6 6"},
+		"info-910a-atlas800-22.0.3.1.txt":             {"npu": "0 1 2 3 4 5 6 7", "ddr": "1867/15077 1867/15077 1868/15077 1866/15077 1867/15077 1865/15077 1865/15077 1866/15077", "generation": strings.Repeat("first ", 7) + "first"},
+		"info-910c-dual-die-25.2.1.txt":               {"npu": "0 0 1 1 2 2 3 3 4 4 5 5 6 6 7 7"},
+		"info-310p3-25.5.1.txt":                       {"npu": "4 5"},
+		"info-310p3-duo-all-dash-25.5.1.txt":          {"npu": "1 1 2 2 4 4 5 5"},
+		"info-910a-1.9.3.txt":                         {"npu": "4 5 6 7", "ddr": "303/15171 2123/15171 1061/15171 2563/15078"},
+		"info-910b2c-25.5.2-three-of-sixteen.txt":     {"npu": "0 1 15"},
+		"info-m-310-atlas800-20.2.0.txt":              {"npu": "215 215 215 215"},
+		"info-m-310-atlas800-21.0.4.txt":              {"npu": "6 6 6 6"},
+		"info-m-910b.txt":                             {"npu": "0 1 2 3 4 5 6 7", "chip": "0 0 0 0 0 0 0 0"},
+		"info-common-310p-two-chips.txt":              {"npu": "1 1", "chip": "0 1", "hbm_rate": " ", "controller_power": "45.2 45.2"},
+		"info-first-generation-named-910b-24.1.0.txt": {"npu": "0 1 2 3 4 5 6 7", "generation": strings.Repeat("first ", 7) + "first"},
+	} {
+		got := map[string]string{}
+		for name := range want {
+			var values []string
+			for _, c := range parse(t, file).Cards {
+				values = append(values, c.Facts[name])
+			}
+			got[name] = strings.Join(values, " ")
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", file, diff)
+		}
+	}
 	totals := map[int]string{0: "1197/13553", 1: "2411/15665", 3: "2472/15567"}
 	for i, want := range totals {
 		brandtest.WantFacts(t, parse(t, "info-first-generation-named-910b-24.1.0.txt").Cards[i].Facts, map[string]string{"ddr": want})
+	}
+}
+
+// The tool does not tell the number of what it made: the chips are listed again. The plain name 910B is no 910B1 to 910B4.
+func TestSamples_Remarks(t *testing.T) {
+	t.Parallel()
+	if made := brandtest.Recorded(t, "set-create-vnpu-ok.txt"); len(ascend.ParseVNPU(made).Instances) != 0 || len(ascend.Parse(made).Cards) != 0 {
+		t.Error("the answer to create tells an instance")
+	}
+	d := detector(t.TempDir(), tool(t, map[string]string{"info": "info-first-generation-named-910b-24.1.0.txt"}))
+	cards, err := d.Detect(context.Background())
+	if err != nil || len(cards) != 8 {
+		t.Fatalf("%d cards, %v", len(cards), err)
+	}
+	for _, c := range cards {
+		if c.Model != "910B" || len(c.Rounding) != 0 || len(c.Modes) != 0 {
+			t.Errorf("card %+v", c)
+		}
 	}
 }
 

@@ -101,7 +101,9 @@ func TestByName_RecordedNames(t *testing.T) {
 		accel.MThreads:  {"MTT S80": "S80", "MTT S90": "S90", "MTT S5000": "S5000", "S4000": "S4000"},
 		accel.Hygon:     {"BW": "BW", "K100_AI": "K100_AI", "K100-AI": "K100_AI", "DCU xxxx": ""}, // masked by its author
 		accel.Cambricon: {"MLU370-X4": "MLU370-X4", "MLU370-X8": "MLU370-X8"},
-		accel.Biren:     {"Biren106M": "Biren106M", "BR106M": "Biren106M"},
+		accel.Biren: {
+			"Biren106M": "Biren106M", "BR106M": "Biren106M", "Biren106B": "Biren106B", "Biren106C": "Biren106C", "Biren166M": "Biren166M", "Biren166C": "Biren166C",
+		},
 		accel.Ascend: {
 			"310": "310", "310P3": "310P3", "910A": "910A", "910B": "910B", "910B2C": "910B2C", "910B3": "910B3", "910B4-1": "910B4-1", "Ascend910": "910C",
 			"xxx": "",

@@ -1,6 +1,7 @@
 package hostfs_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,6 +12,27 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 )
+
+// Of the classes of the PCI bus four are of accelerators; sound, bridges and the rest are not, whoever made them.
+func TestAccelerators_Classes(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for i, class := range []string{"0300", "0302", "0380", "1200", "0403", "0604", "0108", "0200", "0c03", "0880"} {
+		pci(t, root, fmt.Sprintf("0000:%02x:00.0", i+1), map[string]string{"vendor": "0x1002", "device": "0x738c", "class": "0x" + class + "00", "revision": "0x01"})
+	}
+	pci(t, root, "0000:40:00.0", map[string]string{"vendor": "0x1022", "device": "0x1480", "class": "0x060000", "revision": "0x00"})
+	found, err := hostfs.New(root).Accelerators("1002")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, d := range found {
+		got = append(got, d.Class)
+	}
+	if diff := cmp.Diff([]string{"0300", "0302", "0380", "1200"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
 
 // listed is a line of lspci, with numbers in brackets or without.
 var listed = regexp.MustCompile(`^(?:([0-9a-f]{4}):)?(\S+) ([^:\[]+?)(?: \[([0-9a-f]{4})\])?: .*?(?:Device ([0-9a-f]{4}))?(?: \[([0-9a-f]{4}):([0-9a-f]{4})\])? \(rev ([0-9a-f]{2})\)$`)

@@ -74,7 +74,9 @@ func TestParse_RecordedTables(t *testing.T) {
 			t.Parallel()
 			r := parse(t, file)
 			brandtest.Want(t, r, tc.want...)
-			brandtest.WantFacts(t, r.Cards[0].Facts, tc.facts)
+			for _, c := range r.Cards {
+				brandtest.WantFacts(t, c.Facts, tc.facts)
+			}
 			if diff := cmp.Diff(tc.parts, partsOf(r.Cards[0])); diff != "" {
 				t.Errorf("parts (-want +got):\n%s", diff)
 			}

@@ -47,7 +47,6 @@ func Cards(files hostfs.FS, vendor string) []brand.Card {
 			c.Partition = cmp.Or(mode, c.Partition)
 		}
 		if c.MemoryUsedMiB != nil { // the same figure is shown with each part of a board
-			c.Fact("board_used_mib", strconv.FormatUint(*c.MemoryUsedMiB, 10))
 			c.MemoryUsedMiB = nil
 		}
 	}
@@ -78,6 +77,9 @@ func read(files hostfs.FS, vendor string) []brand.Card {
 		}
 		if used, err := files.Text(nodes, name, "mem_banks/0/used_memory"); err == nil {
 			c.MemoryUsedMiB = toolout.MiB(used, "B")
+			if n, _, ok := toolout.Quantity(used); ok {
+				c.Fact("board_used_mib", strconv.FormatFloat(n/(1<<20), 'f', 1, 64))
+			}
 		}
 		c.Fact("node_id", name)
 		c.Fact("device_id", fmt.Sprintf("0x%04x", p["device_id"]))

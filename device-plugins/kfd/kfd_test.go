@@ -44,10 +44,10 @@ func TestCards_Partitions(t *testing.T) {
 	var want []string
 	memory := []int{49152, 49152, 49152, 49136} // the last part of a board has 16 MiB less
 	for i, m := range memory {
-		want = append(want, fmt.Sprintf("084cafeae17e7696 0000:0a:00.0%d CPX ?/%d renderD%d 0x74a2 20 CU2773", i, m, 128+i))
+		want = append(want, fmt.Sprintf("084cafeae17e7696 0000:0a:00.0%d CPX ?/%d renderD%d 0x74a2 20 CU2773.3", i, m, 128+i))
 	}
 	for i, m := range memory {
-		want = append(want, fmt.Sprintf("f263c618bb387ecb 0001:0b:00.0%d partition ?/%d renderD%d 0x74a2 20 CU286", i, m, 160+i))
+		want = append(want, fmt.Sprintf("f263c618bb387ecb 0001:0b:00.0%d partition ?/%d renderD%d 0x74a2 20 CU287.0", i, m, 160+i))
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -61,7 +61,7 @@ func TestCards_OldKernel(t *testing.T) {
 	for _, c := range cards {
 		got = append(got, line(c))
 	}
-	want := []string{"c34ec50444dd0a6c 0000:19:00.0  13/16368 renderD128 0x6860 64 CU", "c34ec50444dd0a6d 0000:19:00.0  13/16368 renderD129 0x6860 64 CU"}
+	want := []string{"c34ec50444dd0a6c 0000:19:00.0  13/16368 renderD128 0x6860 64 CU13.4", "c34ec50444dd0a6d 0000:19:00.0  13/16368 renderD129 0x6860 64 CU13.4"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -37,7 +37,7 @@ func TestParse_Recorded(t *testing.T) {
 		r := parse(t, "table-r300-4.31.txt")
 		brandtest.Want(t, r, "0 R300 0000:53:00.0 id=02Kxxx 0/32768MiB 0% ?C ?/?W", "1 R300 0000:56:00.0 id=02Kxxx 0/32768MiB 0% ?C ?/?W")
 		brandtest.WantFacts(t, r.Cards[0].Facts, map[string]string{"node": "/dev/xpu0", "L3-Usage": "0 / 63 MB"})
-		brandtest.WantFacts(t, r.Cards[1].Facts, map[string]string{"node": "/dev/xpu1"})
+		brandtest.WantFacts(t, r.Cards[1].Facts, map[string]string{"node": "/dev/xpu1", "L3-Usage": "0 / 63 MB"})
 		if r.Driver != "4.0" || !r.ProcessesKnown || len(r.Cards[0].Processes) != 0 {
 			t.Errorf("driver %q, processes known %v", r.Driver, r.ProcessesKnown)
 		}
@@ -46,7 +46,9 @@ func TestParse_Recorded(t *testing.T) {
 		t.Parallel()
 		r := parse(t, "table-p800-oam-5.0.21.26.txt")
 		brandtest.Want(t, r, p800([]int{0, 1, 2, 3, 4, 5, 6, 7}, strings.Fields("52 55 63 66 9a 9b aa ab"), []int{38, 40, 45, 44, 49, 41, 43, 42}, []int{85, 84, 86, 86, 89, 85, 85, 88})...)
-		brandtest.WantFacts(t, r.Cards[0].Facts, map[string]string{"L3-Usage": "0MiB /    96MiB", "SR-IOV M.": "Disabled", "Volatile Uncorr. ECC": "0"})
+		for _, c := range r.Cards {
+			brandtest.WantFacts(t, c.Facts, map[string]string{"L3-Usage": "0MiB /    96MiB", "SR-IOV M.": "Disabled", "Volatile Uncorr. ECC": "0"})
+		}
 		if r.Driver != "5.0.21.26" || !r.ProcessesKnown {
 			t.Errorf("driver %q", r.Driver)
 		}
@@ -65,6 +67,7 @@ func TestParse_Recorded(t *testing.T) {
 		brandtest.Want(t, r,
 			"0 P800 OAM 0000:03:00.0 id=02K0000000000001 90440/98304MiB 0% 36C 86/?W",
 			"1 P800 OAM 0000:05:00.0 id=02K0000000000002 90440/98304MiB 0% 39C 86/?W")
+		brandtest.WantFacts(t, r.Cards[0].Facts, map[string]string{"board": "0", "L3-Usage": "2 / 96", "firmware": "1.0:2.6:1.39.1.7"})
 		brandtest.WantFacts(t, r.Cards[1].Facts, map[string]string{"board": "1", "L3-Usage": "2 / 96", "firmware": "1.0:2.6:1.39.1.7"})
 	})
 }

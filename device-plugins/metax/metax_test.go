@@ -39,6 +39,11 @@ func TestParse_Recorded(t *testing.T) {
 	if r.Driver != "2.12.13" || !r.ProcessesKnown || len(r.Cards[0].Processes) != 8 || r.Cards[7].Processes[0].PID != 3496698 || *r.Cards[0].Processes[0].MemoryMiB != 4066 {
 		t.Errorf("driver %q, processes %+v", r.Driver, r.Cards[0].Processes)
 	}
+	for i, c := range r.Cards[1:] {
+		if p := c.Processes; len(p) != 1 || p[0].PID != 3496692+i || p[0].Name != "python3.10" || *p[0].MemoryMiB != 4154 {
+			t.Errorf("processes of card %d: %+v", i+1, p)
+		}
+	}
 	r = parse(t, "table-c500-2.3.1.txt")
 	brandtest.Want(t, r, "0 MetaX C500 0000:12:00.0 826/65536MiB 0% 32C 37/350W")
 	brandtest.WantFacts(t, r.Cards[0].Facts, map[string]string{"board": "0", "sgpu": "Disabled", "state": "Available"})

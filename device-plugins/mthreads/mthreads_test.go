@@ -42,8 +42,8 @@ func TestParse_Recorded(t *testing.T) {
 		r := parse(t, "table-s80-1.14.0-idle-4x-lanes.txt")
 		brandtest.Want(t, r, "0 MTT S80 0000:04:00.0 2/16384MiB 0% 49C ?/?W")
 		brandtest.WantFacts(t, r.Cards[0].Facts, map[string]string{"lanes": "4x(16x)"})
-		if !r.ProcessesKnown || len(r.Cards[0].Processes) != 0 {
-			t.Errorf("processes %v", r.Cards[0].Processes)
+		if !r.ProcessesKnown || len(r.Cards[0].Processes) != 0 || r.Driver != "2.7.0" {
+			t.Errorf("driver %s, processes %v", r.Driver, r.Cards[0].Processes)
 		}
 	})
 	t.Run("a newer table with one more column", func(t *testing.T) {
@@ -66,6 +66,9 @@ func TestParse_Recorded(t *testing.T) {
 			"0 MTT S5000 0000:2a:00.0 id=399282a8-ba01-1475-893c-2eeca9e302f5 0/81920MiB 0% 27C 96.66/950W",
 			"1 MTT S5000 ? id=5ebdeb63-ba7a-5904-4f16-495b3e1de6c8 0/81920MiB 0% 26C 97.09/?W")
 		brandtest.WantFacts(t, r.Facts, map[string]string{"attached": "8"})
+		if r.Driver != "3.3.5-server" {
+			t.Errorf("driver %s", r.Driver)
+		}
 		brandtest.WantFacts(t, r.Cards[0].Facts, map[string]string{"memory_utilization": "0%", "serial": "MY10YL000AA00001"})
 		brandtest.WantFacts(t, r.Cards[1].Facts, map[string]string{"memory_utilization": "", "serial": "MY10YL000AA00002"})
 	})

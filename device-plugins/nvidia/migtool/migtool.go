@@ -5,6 +5,7 @@ package migtool
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
@@ -39,6 +40,7 @@ type Instance struct {
 type Made struct {
 	GPU, Instance, Profile int
 	Name                   string
+	Compute                []int // compute instances in it
 }
 
 var (
@@ -46,6 +48,7 @@ var (
 	placementLine = regexp.MustCompile(`^GPU\s+(\d+)\s+Profile ID\s+(\d+)\s+Placements?\s*:\s*\{([\d,]+)\}:(\d+)\s*$`)
 	instanceLine  = regexp.MustCompile(`^\|\s+(\d+)\s+MIG (\S+)\s+(\d+)\s+(\d+)\s+(\d+):(\d+)\s+\|`)
 	madeLine      = regexp.MustCompile(`^Successfully created GPU instance ID\s+(\d+) on GPU\s+(\d+) using profile MIG (\S+) \(ID\s+(\d+)\)`)
+	computeLine   = regexp.MustCompile(`^Successfully created compute instance ID\s+(\d+) on GPU\s+(\d+) GPU instance ID\s+(\d+)\s`)
 	refusedLine   = regexp.MustCompile(`^(?:Unable|Failed) to create .*: (.+?)\s*$`)
 )
 
@@ -121,6 +124,14 @@ func Created(out string) ([]Made, error) {
 			all = append(all, Made{Instance: n[0], GPU: n[1], Name: m[3], Profile: n[2]})
 		}
 		return len(all) < most
+	})
+	lines(out, computeLine, func(m []string) bool {
+		n, ok := numbers(m[1], m[2], m[3])
+		i := slices.IndexFunc(all, func(made Made) bool { return ok && made.GPU == n[1] && made.Instance == n[2] })
+		if i >= 0 && len(all[i].Compute) < most {
+			all[i].Compute = append(all[i].Compute, n[0])
+		}
+		return true
 	})
 	var why error
 	lines(out, refusedLine, func(m []string) bool {

@@ -75,7 +75,7 @@ func TestInstances(t *testing.T) {
 func TestCreated(t *testing.T) {
 	t.Parallel()
 	got, err := Created(recorded(t, "mig-create-a30.txt"))
-	if diff := cmp.Diff([]Made{{Instance: 2, Profile: 5, Name: "2g.12gb"}}, got); diff != "" || err != nil {
+	if diff := cmp.Diff([]Made{{Instance: 2, Profile: 5, Name: "2g.12gb", Compute: []int{0}}}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	for file, want := range map[string]string{
