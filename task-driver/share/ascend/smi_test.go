@@ -10,6 +10,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/catalogue"
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 )
 
 func sample(t testing.TB, name string) string {
@@ -155,7 +156,7 @@ func FuzzParse(f *testing.F) {
 	for _, path := range entries {
 		f.Add(sample(f, filepath.Base(path)))
 	}
-	f.Add(newNPUSMI().table())
+	f.Add(makertest.NewNPUSMI().Table())
 	f.Fuzz(func(t *testing.T, text string) {
 		if d := ParseDivision(text); d.Complete() && slices.ContainsFunc(d.VNPUs, func(v VNPU) bool { return v.ID < 0 }) {
 			t.Errorf("a number below 0: %+v", d)

@@ -30,8 +30,8 @@ func TestVNPUs_PassTheSuite(t *testing.T) {
 	t.Parallel()
 	sharetest.Run(t, sharetest.Suite{
 		Machine: func(t testing.TB) sharetest.Machine {
-			f := newNPUSMI()
-			return sharetest.Machine{Tool: f, Root: t.TempDir(), Things: f.things, Foreign: func() { f.add("vir05_1c_16g") }}
+			f := makertest.NewNPUSMI()
+			return sharetest.Machine{Tool: f, Root: t.TempDir(), Things: f.Things, Foreign: func() { f.Add("vir05_1c_16g") }}
 		},
 		New:      func(h share.Host) share.Backend { return NewVNPUs(h) },
 		Asks:     []share.Ask{ask("a/t/1", 16384), ask("b/t/2", 32768)},
@@ -40,16 +40,16 @@ func TestVNPUs_PassTheSuite(t *testing.T) {
 }
 
 // machine is a host with a fake tool.
-func machine(t *testing.T) (*npuSMI, share.Host) {
+func machine(t *testing.T) (*makertest.NPUSMI, share.Host) {
 	t.Helper()
-	f := newNPUSMI()
+	f := makertest.NewNPUSMI()
 	return f, share.Host{Tool: f, Root: t.TempDir(), Dir: "/state"}
 }
 
 func TestVNPUs_ASetupNamesTheNumberAndTheNode(t *testing.T) {
 	t.Parallel()
 	f, h := machine(t)
-	f.add("vir05_1c_16g")
+	f.Add("vir05_1c_16g")
 	var told []string
 	got, err := NewVNPUs(h).Prepare(t.Context(), ask("a", 32768), func(text string) { told = append(told, text) })
 	if err != nil {
@@ -70,32 +70,32 @@ func TestVNPUs_ASetupNamesTheNumberAndTheNode(t *testing.T) {
 func TestVNPUs_Refusals(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		set  func(f *npuSMI, a *share.Ask)
+		set  func(f *makertest.NPUSMI, a *share.Ask)
 		want string
 	}{
-		"a process of the host":      {func(_ *npuSMI, a *share.Ask) { a.Container = false }, "for containers"},
-		"no template of this size":   {func(_ *npuSMI, a *share.Ask) { a.MemoryMiB = 10240 }, "vir05_1c_16g (16 GiB, 25 %), vir10_3c_32g (32 GiB, 50 %)"},
-		"more compute than memory":   {func(_ *npuSMI, a *share.Ask) { a.ComputePct = 50 }, "16 GiB and 50 % of compute"},
-		"the chip is used whole":     {func(f *npuSMI, _ *share.Ask) { f.pids = []int{77} }, "used whole by process 77"},
-		"too few cores are free":     {func(f *npuSMI, _ *share.Ask) { f.add("vir10_3c_32g"); f.add("vir10_3c_32g") }, "0 of 20 AI cores free"},
-		"the chip is not listed":     {func(_ *npuSMI, a *share.Ask) { a.Card.Nodes = []string{"/dev/davinci9"} }, "no device 9"},
-		"the chip is another":        {func(_ *npuSMI, a *share.Ask) { a.Card.PCI = "0000:01:00.0" }, "the numbers have changed"},
-		"half a list":                {func(f *npuSMI, _ *share.Ask) { f.add("vir05_1c_16g"); f.halfList = true }, "half a list"},
-		"failed with status 0":       {func(f *npuSMI, _ *share.Ask) { f.refuses = true }, "The resource is busy."},
-		"templates of another chip":  {func(f *npuSMI, a *share.Ask) { a.Card.Model = "910B" }, "lists no template of a 910B"},
-		"nothing known of this chip": {func(f *npuSMI, a *share.Ask) { a.Card.Model, f.noSizes = "910Z", true }, "none is published"},
+		"a process of the host":      {func(_ *makertest.NPUSMI, a *share.Ask) { a.Container = false }, "for containers"},
+		"no template of this size":   {func(_ *makertest.NPUSMI, a *share.Ask) { a.MemoryMiB = 10240 }, "vir05_1c_16g (16 GiB, 25 %), vir10_3c_32g (32 GiB, 50 %)"},
+		"more compute than memory":   {func(_ *makertest.NPUSMI, a *share.Ask) { a.ComputePct = 50 }, "16 GiB and 50 % of compute"},
+		"the chip is used whole":     {func(f *makertest.NPUSMI, _ *share.Ask) { f.PIDs = []int{77} }, "used whole by process 77"},
+		"too few cores are free":     {func(f *makertest.NPUSMI, _ *share.Ask) { f.Add("vir10_3c_32g"); f.Add("vir10_3c_32g") }, "0 of 20 AI cores free"},
+		"the chip is not listed":     {func(_ *makertest.NPUSMI, a *share.Ask) { a.Card.Nodes = []string{"/dev/davinci9"} }, "no device 9"},
+		"the chip is another":        {func(_ *makertest.NPUSMI, a *share.Ask) { a.Card.PCI = "0000:01:00.0" }, "the numbers have changed"},
+		"half a list":                {func(f *makertest.NPUSMI, _ *share.Ask) { f.Add("vir05_1c_16g"); f.HalfList = true }, "half a list"},
+		"failed with status 0":       {func(f *makertest.NPUSMI, _ *share.Ask) { f.Refuses = true }, "The resource is busy."},
+		"templates of another chip":  {func(f *makertest.NPUSMI, a *share.Ask) { a.Card.Model = "910B" }, "lists no template of a 910B"},
+		"nothing known of this chip": {func(f *makertest.NPUSMI, a *share.Ask) { a.Card.Model, f.NoSizes = "910Z", true }, "none is published"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, h := machine(t)
 			a := ask("a", 16384)
 			tc.set(f, &a)
-			before := f.things()
+			before := f.Things()
 			_, err := NewVNPUs(h).Prepare(t.Context(), a, none)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want an error with %q", err, tc.want)
 			}
-			if diff := cmp.Diff(before, f.things()); diff != "" {
+			if diff := cmp.Diff(before, f.Things()); diff != "" {
 				t.Errorf("virtual NPUs (-before +after):\n%s", diff)
 			}
 		})
@@ -105,11 +105,11 @@ func TestVNPUs_Refusals(t *testing.T) {
 func TestVNPUs_WithoutAListThePublishedTemplatesHold(t *testing.T) {
 	t.Parallel()
 	f, h := machine(t)
-	f.noSizes = true
+	f.NoSizes = true
 	if _, err := NewVNPUs(h).Prepare(t.Context(), ask("a", 16384), none); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"vir05_1c_16g"}, f.things()); diff != "" {
+	if diff := cmp.Diff([]string{"vir05_1c_16g"}, f.Things()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -123,13 +123,13 @@ func TestVNPUs_TwoMadeAtOneMomentAreLeftAlone(t *testing.T) {
 	if err := b.notes.Put(a.ID, note{NPU: 3, Template: "vir05_1c_16g"}); err != nil {
 		t.Fatal(err)
 	}
-	f.add("vir05_1c_16g")
-	f.add("vir05_1c_16g")
+	f.Add("vir05_1c_16g")
+	f.Add("vir05_1c_16g")
 	if err := b.Release(t.Context(), a.ID); err == nil || !strings.Contains(err.Error(), "[148 149]") {
 		t.Errorf("got %v, want an error that names both", err)
 	}
-	if len(f.things()) != 2 {
-		t.Errorf("left are %v", f.things())
+	if len(f.Things()) != 2 {
+		t.Errorf("left are %v", f.Things())
 	}
 }
 
@@ -138,7 +138,7 @@ func TestVNPUs_AfterARestartOfTheMachine(t *testing.T) {
 	t.Parallel()
 	for recovers, left := range map[string]int{"enable": 0, "disable": 1} {
 		f, h := machine(t)
-		f.recover = recovers
+		f.Recover = recovers
 		boot := func(id string) {
 			path := h.Path("/proc/sys/kernel/random/boot_id")
 			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -156,8 +156,8 @@ func TestVNPUs_AfterARestartOfTheMachine(t *testing.T) {
 		if err := NewVNPUs(h).Reconcile(t.Context(), nil); err != nil {
 			t.Error(err)
 		}
-		if len(f.things()) != left {
-			t.Errorf("recover %s: left are %v, want %d", recovers, f.things(), left)
+		if len(f.Things()) != left {
+			t.Errorf("recover %s: left are %v, want %d", recovers, f.Things(), left)
 		}
 	}
 }
@@ -165,11 +165,11 @@ func TestVNPUs_AfterARestartOfTheMachine(t *testing.T) {
 func TestVNPUs_ProbeSaysTheFix(t *testing.T) {
 	t.Parallel()
 	f, h := machine(t)
-	f.mode = "vm"
+	f.Mode = "vm"
 	if err := NewVNPUs(h).Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "sudo npu-smi set -t vnpu-mode -d 0") {
 		t.Errorf("got %v", err)
 	}
-	f.mode = "docker"
+	f.Mode = "docker"
 	if err := NewVNPUs(h).Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -182,9 +182,9 @@ func TestVNPUs_RandomWalk(t *testing.T) {
 	t.Parallel()
 	makertest.Run(t, makertest.Walk{
 		Machine: func(_ *rapid.T, root string) sharetest.Machine {
-			f := newNPUSMI()
-			f.add("vir05_1c_16g")
-			return sharetest.Machine{Tool: f, Root: root, Things: f.things}
+			f := makertest.NewNPUSMI()
+			f.Add("vir05_1c_16g")
+			return sharetest.Machine{Tool: f, Root: root, Things: f.Things}
 		},
 		New:  func(h share.Host) share.Backend { return NewVNPUs(h) },
 		Asks: makertest.Sizes(4, ask, 16384, 32768),
@@ -214,8 +214,8 @@ func TestChoice_GoldIsAVirtualNPUAndSilverASlice(t *testing.T) {
 		if err != nil || made[0].Backend != tc.want {
 			t.Errorf("%s: %+v, %v, want %s", name, made, err, tc.want)
 		}
-		if err := m.Release(t.Context(), a.TaskID); err != nil || len(f.things()) > 0 {
-			t.Errorf("%s: left are %v, %v", name, f.things(), err)
+		if err := m.Release(t.Context(), a.TaskID); err != nil || len(f.Things()) > 0 {
+			t.Errorf("%s: left are %v, %v", name, f.Things(), err)
 		}
 	}
 }

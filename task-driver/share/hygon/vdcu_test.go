@@ -13,22 +13,9 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
-
-// hySMI is a fake hy-smi of two cards with 60 compute units.
-func hySMI(t testing.TB) *sharetest.Tools {
-	t.Helper()
-	return sharetest.NewTools(map[string]func([]string) share.Output{"hy-smi": func(args []string) share.Output {
-		switch strings.Join(args, " ") {
-		case "virtual -show-device-info":
-			return share.Output{Stdout: sample(t, "virtual-show-device-info.txt")}
-		case "--showdriverversion":
-			return share.Output{Stdout: sample(t, "showdriverversion-bw.txt")}
-		}
-		return share.Output{Stderr: "unknown option", ExitCode: 2}
-	}})
-}
 
 func sample(t testing.TB, name string) string {
 	t.Helper()
@@ -60,7 +47,7 @@ func none(string) {}
 
 func machine(t testing.TB) share.Host {
 	t.Helper()
-	h := share.Host{Tool: hySMI(t), Root: t.TempDir(), Dir: "/state"}
+	h := share.Host{Tool: makertest.NewHySMI(), Root: t.TempDir(), Dir: "/state"}
 	write(t, h.Path(mkfd), "")
 	return h
 }
@@ -180,7 +167,7 @@ func TestVDCUs_NeverTwoOwners(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		h := share.Host{Tool: hySMI(t), Root: dir, Dir: "/state"}
+		h := share.Host{Tool: makertest.NewHySMI(), Root: dir, Dir: "/state"}
 		held := map[share.ID]int{}
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			b := New(h)
@@ -232,6 +219,13 @@ func TestUnits_Samples(t *testing.T) {
 		if diff := cmp.Diff(want, units(sample(t, name))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
+	}
+}
+
+func TestVersion_Sample(t *testing.T) {
+	t.Parallel()
+	if got := versionText.FindString(sample(t, "showdriverversion-bw.txt")); got != "6.3.31" {
+		t.Errorf("the version is %q", got)
 	}
 }
 

@@ -10,21 +10,9 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
-
-// toolkit is the maker's toolkit on a node with this version of the driver.
-func toolkit(driver string) *sharetest.Tools {
-	return sharetest.NewTools(map[string]func([]string) share.Output{
-		program: func([]string) share.Output { return share.Output{ExitCode: 1} },
-		cli: func(args []string) share.Output {
-			if strings.Join(args, " ") != "info" {
-				return share.Output{Stderr: "usage", ExitCode: 64}
-			}
-			return share.Output{Stdout: "Driver version: " + driver + "\nXPUML version:  5.0.21.1\n\nDevice Index:   0\nModel:          P800 OAM\n"}
-		},
-	})
-}
 
 func ask(task string, mib uint64) share.Ask {
 	return share.Ask{
@@ -37,7 +25,7 @@ func TestVXPUs_PassTheSuite(t *testing.T) {
 	t.Parallel()
 	sharetest.Run(t, sharetest.Suite{
 		Machine: func(t testing.TB) sharetest.Machine {
-			return sharetest.Machine{Tool: toolkit("5.0.21.26"), Root: t.TempDir()}
+			return sharetest.Machine{Tool: makertest.NewXPUToolkit("5.0.21.26"), Root: t.TempDir()}
 		},
 		New:  func(h share.Host) share.Backend { return New(h) },
 		Asks: []share.Ask{ask("a/t/1", 24576), ask("b/t/2", 49152)},
@@ -46,7 +34,7 @@ func TestVXPUs_PassTheSuite(t *testing.T) {
 
 func TestVXPUs_TheRuntimeIsToldCardAndBytes(t *testing.T) {
 	t.Parallel()
-	got, err := New(share.Host{Tool: toolkit("5.0.21.26")}).Prepare(t.Context(), ask("a", 24576), func(string) {})
+	got, err := New(share.Host{Tool: makertest.NewXPUToolkit("5.0.21.26")}).Prepare(t.Context(), ask("a", 24576), func(string) {})
 	want := share.Setup{Env: map[string]string{"CXPU_VISIBLE_DEVICES": "5", "CXPU_CONTAINER_MEMORY_LIMIT": "25769803776"}, Runtime: "xpu"}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
@@ -73,7 +61,7 @@ func TestVXPUs_Refusals(t *testing.T) {
 func TestVXPUs_ProbeByDriver(t *testing.T) {
 	t.Parallel()
 	for driver, usable := range map[string]bool{"5.0.21.16": true, "5.0.21.26": true, "5.1.0.0": true, "6.0": true, "5.0.21.15": false, "5.0.3.99": false, "4.0.18.1": false} {
-		if err := New(share.Host{Tool: toolkit(driver)}).Probe(t.Context()); (err == nil) != usable {
+		if err := New(share.Host{Tool: makertest.NewXPUToolkit(driver)}).Probe(t.Context()); (err == nil) != usable {
 			t.Errorf("driver %s: %v", driver, err)
 		}
 	}

@@ -1,12 +1,8 @@
 package mthreads
 
 import (
-	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,57 +12,9 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/share"
-	"github.com/heteroflow/heteroflow/task-driver/share/maker"
 	"github.com/heteroflow/heteroflow/task-driver/share/maker/makertest"
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
-
-// program is a fake of the administrator's program that keeps what it made.
-type program struct {
-	*sharetest.Tools
-	mu   sync.Mutex
-	made map[string]string // name → rest of its line
-}
-
-func newProgram() *program {
-	p := &program{made: map[string]string{}}
-	p.Tools = sharetest.NewTools(map[string]func([]string) share.Output{maker.Program(accel.MThreads, accel.ModeSGPU): p.run})
-	return p
-}
-
-func (p *program) things() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var out []string
-	for name, rest := range p.made {
-		out = append(out, name+" "+rest)
-	}
-	return out
-}
-
-func (p *program) run(args []string) share.Output {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch {
-	case len(args) == 1 && args[0] == "list":
-		var b strings.Builder
-		for _, name := range slices.Sorted(maps.Keys(p.made)) {
-			fmt.Fprintf(&b, "%s %s\n", name, p.made[name])
-		}
-		return share.Output{Stdout: b.String()}
-	case len(args) == 5 && args[0] == "create" && p.made[args[1]] == "":
-		p.made[args[1]] = strings.Join(args[2:], " ")
-		return share.Output{}
-	case len(args) == 2 && p.made[args[1]] == "":
-		return share.Output{Stderr: "there is no " + args[1], ExitCode: 2}
-	case len(args) == 2 && args[0] == "setup":
-		return share.Output{Stdout: "env MTHREADS_EXAMPLE=" + args[1] + "\nnode /dev/mtgpu." + args[1] + "\nruntime mthreads\n"}
-	case len(args) == 2 && args[0] == "destroy":
-		delete(p.made, args[1])
-		return share.Output{}
-	}
-	return share.Output{Stderr: "usage", ExitCode: 64}
-}
 
 func ask(task string, mib uint64, pct int) share.Ask {
 	return share.Ask{
@@ -81,8 +29,8 @@ func TestSGPUs_PassTheSuite(t *testing.T) {
 	t.Parallel()
 	sharetest.Run(t, sharetest.Suite{
 		Machine: func(t testing.TB) sharetest.Machine {
-			p := newProgram()
-			return sharetest.Machine{Tool: p, Root: t.TempDir(), Things: p.things, Foreign: func() { p.run([]string{"create", "somebody", "3", "1024", "4"}) }}
+			p := makertest.NewSGPUs()
+			return sharetest.Machine{Tool: p, Root: t.TempDir(), Things: p.Things, Foreign: func() { p.Call([]string{"create", "somebody", "3", "1024", "4"}) }}
 		},
 		New:  func(h share.Host) share.Backend { return New(h) },
 		Asks: []share.Ask{ask("a/t/1", 8192, 25), ask("b/t/2", 16384, 50)},
@@ -91,7 +39,7 @@ func TestSGPUs_PassTheSuite(t *testing.T) {
 
 func TestSGPUs_WhatTheProgramIsAsked(t *testing.T) {
 	t.Parallel()
-	p := newProgram()
+	p := makertest.NewSGPUs()
 	b := New(share.Host{Tool: p})
 	a := ask("a", 8192, 30)
 	got, err := b.Prepare(t.Context(), a, none)
@@ -99,7 +47,7 @@ func TestSGPUs_WhatTheProgramIsAsked(t *testing.T) {
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if diff := cmp.Diff([]string{string(a.ID) + " 3 8192 5"}, p.things()); diff != "" {
+	if diff := cmp.Diff([]string{string(a.ID) + " 3 8192 5"}, p.Things()); diff != "" {
 		t.Errorf("made (-want +got):\n%s", diff)
 	}
 }
@@ -113,11 +61,11 @@ func TestSGPUs_Refusals(t *testing.T) {
 	} {
 		a := ask("a", 8192, 0)
 		set(&a)
-		p := newProgram()
+		p := makertest.NewSGPUs()
 		if _, err := New(share.Host{Tool: p}).Prepare(t.Context(), a, none); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
-		if made := p.things(); len(made) > 0 {
+		if made := p.Things(); len(made) > 0 {
 			t.Errorf("made are %v", made)
 		}
 	}
@@ -162,9 +110,9 @@ func TestSGPUs_RandomWalk(t *testing.T) {
 	t.Parallel()
 	makertest.Run(t, makertest.Walk{
 		Machine: func(_ *rapid.T, root string) sharetest.Machine {
-			p := newProgram()
-			p.run([]string{"create", "somebody", "3", "1024", "4"})
-			return sharetest.Machine{Tool: p, Root: root, Things: p.things}
+			p := makertest.NewSGPUs()
+			p.Call([]string{"create", "somebody", "3", "1024", "4"})
+			return sharetest.Machine{Tool: p, Root: root, Things: p.Things}
 		},
 		New:  func(h share.Host) share.Backend { return New(h) },
 		Asks: makertest.Sizes(4, func(task string, mib uint64) share.Ask { return ask(task, mib, 25) }, 4096, 8192),

@@ -1,4 +1,4 @@
-package ascend
+package makertest
 
 import (
 	"fmt"
@@ -12,73 +12,84 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/share/sharetest"
 )
 
-// npuSMI is a fake npu-smi of one board with one chip of 20 AI cores, number 3, that keeps the virtual NPUs it made.
-type npuSMI struct {
+// NPUSMI is a fake npu-smi of one board with one chip of 20 AI cores, number 3, that keeps the virtual NPUs it made.
+type NPUSMI struct {
 	*sharetest.Tools
 	mu        sync.Mutex
 	name      string
 	cores     int
 	memoryGB  int
-	templates []Size
+	templates []template
 	vnpus     map[int]string
-	pids      []int
-	mode      string // docker, vm
-	recover   string // enable, disable
-	noSizes   bool
-	halfList  bool
-	refuses   bool // says Failed with status 0
+
+	// What tests change before they begin.
+	PIDs     []int  // processes on the chip
+	Mode     string // docker, vm
+	Recover  string // enable, disable
+	NoSizes  bool   // it does not tell the templates
+	HalfList bool   // it leaves out a virtual NPU that it counts
+	Refuses  bool   // it says Failed with status 0
 }
 
-func newNPUSMI() *npuSMI {
-	f := &npuSMI{name: "910B3", cores: 20, memoryGB: 64, vnpus: map[int]string{}, mode: "docker", recover: "enable"}
-	f.templates = []Size{{"vir05_1c_16g", 5, 16}, {"vir10_3c_32g", 10, 32}, {"vir10_3c_32g_nm", 10, 32}}
+// template is one size.
+type template struct {
+	Name  string
+	Cores int
+	GB    int
+}
+
+// NewNPUSMI is a 910B3 without virtual NPUs.
+func NewNPUSMI() *NPUSMI {
+	f := &NPUSMI{name: "910B3", cores: 20, memoryGB: 64, vnpus: map[int]string{}, Mode: "docker", Recover: "enable"}
+	f.templates = []template{{"vir05_1c_16g", 5, 16}, {"vir10_3c_32g", 10, 32}, {"vir10_3c_32g_nm", 10, 32}}
 	f.Tools = sharetest.NewTools(map[string]func([]string) share.Output{"npu-smi": f.run})
 	return f
 }
 
-// things lists the virtual NPUs without their numbers, which differ from one making to the next.
-func (f *npuSMI) things() []string {
+// Things lists the virtual NPUs without their numbers, which differ from one making to the next.
+func (f *NPUSMI) Things() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Sorted(maps.Values(f.vnpus))
 }
 
-func (f *npuSMI) add(template string) int {
+// Add makes a virtual NPU as anybody may, and tells its number.
+func (f *NPUSMI) Add(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.create(template)
+	return f.create(name)
 }
 
-func (f *npuSMI) create(template string) int {
+func (f *NPUSMI) create(name string) int {
 	id := 3*16 + 100
 	for ; f.vnpus[id] != ""; id++ {
 	}
-	f.vnpus[id] = template
+	f.vnpus[id] = name
 	return id
 }
 
-func (f *npuSMI) size(template string) Size {
-	i := slices.IndexFunc(f.templates, func(s Size) bool { return s.Name == template })
+func (f *NPUSMI) size(name string) template {
+	i := slices.IndexFunc(f.templates, func(s template) bool { return s.Name == name })
 	if i < 0 {
-		return Size{}
+		return template{}
 	}
 	return f.templates[i]
 }
 
-func (f *npuSMI) free() (cores, gb int) {
+func (f *NPUSMI) free() (cores, gb int) {
 	cores, gb = f.cores, f.memoryGB
-	for _, template := range f.vnpus {
-		s := f.size(template)
+	for _, name := range f.vnpus {
+		s := f.size(name)
 		cores, gb = cores-s.Cores, gb-s.GB
 	}
 	return cores, gb
 }
 
-func failed(text string) share.Output {
+func npuFailed(text string) share.Output {
 	return share.Output{Stdout: "    Status                         : Failed\n    Message                        : " + text + "\n", ExitCode: 1}
 }
 
-func done(text string) share.Output {
+func npuDone(text string) share.Output {
 	return share.Output{Stdout: "    Status                         : OK\n    Message                        : " + text + "\n"}
 }
 
@@ -91,24 +102,24 @@ func flags(args []string) map[string]string {
 	return out
 }
 
-func (f *npuSMI) run(args []string) share.Output {
+func (f *NPUSMI) run(args []string) share.Output {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(args) == 1 && args[0] == "info" {
-		return share.Output{Stdout: f.table()}
+		return share.Output{Stdout: f.Table()}
 	}
 	o := flags(args[1:])
 	if id, given := o["-i"]; given && id != "3" || o["-c"] != "" && o["-c"] != "0" {
-		return failed("The device id is invalid.")
+		return npuFailed("The device id is invalid.")
 	}
 	switch args[0] + " " + o["-t"] {
 	case "info vnpu-mode":
-		return share.Output{Stdout: "\tvnpu-mode                      : " + f.mode + "\n"}
+		return share.Output{Stdout: "\tvnpu-mode                      : " + f.Mode + "\n"}
 	case "info vnpu-cfg-recover":
-		return share.Output{Stdout: "\tvnpu config recover mode       : " + f.recover + "\n"}
+		return share.Output{Stdout: "\tvnpu config recover mode       : " + f.Recover + "\n"}
 	case "info template-info":
-		if f.noSizes {
-			return failed("This device does not support template-info.")
+		if f.NoSizes {
+			return npuFailed("This device does not support template-info.")
 		}
 		return share.Output{Stdout: f.sizes()}
 	case "info info-vnpu":
@@ -118,32 +129,33 @@ func (f *npuSMI) run(args []string) share.Output {
 	case "set destroy-vnpu":
 		id, err := strconv.Atoi(o["-v"])
 		if err != nil || f.vnpus[id] == "" {
-			return failed("The vnpu id is invalid.")
+			return npuFailed("The vnpu id is invalid.")
 		}
 		delete(f.vnpus, id)
-		return done(fmt.Sprintf("Destroy vnpu %d success", id))
+		return npuDone(fmt.Sprintf("Destroy vnpu %d success", id))
 	}
-	return failed("Invalid parameter.")
+	return npuFailed("Invalid parameter.")
 }
 
-func (f *npuSMI) createByTool(template string) share.Output {
-	s := f.size(template)
+func (f *NPUSMI) createByTool(name string) share.Output {
+	s := f.size(name)
 	cores, gb := f.free()
 	switch {
-	case f.refuses:
-		out := failed("The resource is busy.")
+	case f.Refuses:
+		out := npuFailed("The resource is busy.")
 		out.ExitCode = 0
 		return out
 	case s.Cores == 0:
-		return failed("The template name is invalid.")
+		return npuFailed("The template name is invalid.")
 	case cores < s.Cores || gb < s.GB:
-		return failed("The resource is not enough.")
+		return npuFailed("The resource is not enough.")
 	}
-	f.create(template)
-	return done("Create vnpu success")
+	f.create(name)
+	return npuDone("Create vnpu success")
 }
 
-func (f *npuSMI) table() string {
+// Table is what `npu-smi info` prints.
+func (f *NPUSMI) Table() string {
 	var b strings.Builder
 	b.WriteString("| npu-smi 24.1.0                   Version: 24.1.0                                               |\n")
 	b.WriteString("| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|\n")
@@ -151,13 +163,13 @@ func (f *npuSMI) table() string {
 	fmt.Fprintf(&b, "| 3     %-20s| OK            | 89.9        53                0    / 0             |\n", f.name)
 	b.WriteString("| 0     3                   | 0000:5A:00.0  | 0           0    / 0          3317 / 65536         |\n")
 	b.WriteString("| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |\n")
-	for _, pid := range f.pids {
+	for _, pid := range f.PIDs {
 		fmt.Fprintf(&b, "| 3       0                 | %-14d| python                   | 1000                    |\n", pid)
 	}
 	return b.String()
 }
 
-func (f *npuSMI) sizes() string {
+func (f *NPUSMI) sizes() string {
 	var b strings.Builder
 	b.WriteString("|Name                AICORE    Memory    AICPU     VPC            VENC           JPEGD     |\n")
 	b.WriteString("|                               GB                 PNGD           VDEC           JPEGE     |\n")
@@ -168,7 +180,7 @@ func (f *npuSMI) sizes() string {
 	return b.String()
 }
 
-func (f *npuSMI) division() string {
+func (f *NPUSMI) division() string {
 	cores, gb := f.free()
 	var b strings.Builder
 	b.WriteString("| NPU resource static info as follow:                                           |\n")
@@ -178,7 +190,7 @@ func (f *npuSMI) division() string {
 	fmt.Fprintf(&b, "| Total number of vnpu: %-2d                                                      |\n", len(f.vnpus))
 	b.WriteString("|  Vnpu ID  |  Vgroup ID     |  Container ID  |  Status  |  Template Name       |\n")
 	for i, id := range slices.Sorted(maps.Keys(f.vnpus)) {
-		if f.halfList && i == 0 {
+		if f.HalfList && i == 0 {
 			continue
 		}
 		fmt.Fprintf(&b, "|  %-7d  |  0             |  000000000000  |  0       |  %-20s|\n", id, f.vnpus[id])
