@@ -117,10 +117,11 @@ func (t *tracker) observe(listed []accel.Card) {
 	}
 }
 
-// stillDivided tells whether a card that is listed whole has parts of which it is not certain that they are gone: a tool
-// that forgets them once must not have their card offered beside them, nor in their stead.
+// stillDivided tells whether a card that is listed whole, or a part that is new, is of a card with parts of which it is not
+// certain that they are gone: a tool that forgets them once, or names them otherwise, must not have their card offered
+// beside them, nor in their stead, nor them twice.
 func (t *tracker) stillDivided(c accel.Card, named map[string]bool) bool {
-	if c.Form == accel.Partition || c.Form == accel.Divided || !c.Health.OK {
+	if c.Form == accel.Divided || !c.Health.OK || c.Form == accel.Partition && t.known[c.UUID] != nil {
 		return false
 	}
 	for uuid, e := range t.known {
@@ -131,12 +132,20 @@ func (t *tracker) stillDivided(c accel.Card, named map[string]bool) bool {
 	return false
 }
 
-// partOf tells whether a part is one of the card: by its name, else, where its own card is not known, by its place.
+// partOf tells whether a part is one of the card, or of the card that another part is of: by its name, else, where one of
+// the two names is not of a card that is known, by the place.
 func (t *tracker) partOf(part, c accel.Card) bool {
-	if part.Parent == c.UUID {
+	board := c.UUID
+	if c.Form == accel.Partition {
+		board = c.Parent
+	}
+	if part.Parent == board && board != "" {
 		return true
 	}
-	return t.known[part.Parent] == nil && part.PCIAddress != "" && part.PCIAddress == c.PCIAddress && !placeOnly(c)
+	if t.known[part.Parent] != nil && (c.Form != accel.Partition || t.known[board] != nil) {
+		return false // chips of one board
+	}
+	return part.PCIAddress != "" && part.PCIAddress == c.PCIAddress && !placeOnly(c)
 }
 
 // boardShown tells whether a reading shows the board of a part, or other parts of it, in good health.

@@ -218,6 +218,40 @@ func TestTracker_RemembersNoEndlessNames(t *testing.T) {
 	}
 }
 
+// A part may be named otherwise for one reading, such as by its place when the list of the tool is not answered: it is not
+// offered under two names. Parts that were made anew come when the old ones are gone for certain.
+func TestTracker_PartsNamedOtherwise(t *testing.T) {
+	t.Parallel()
+	part := func(uuid, parent string) accel.Card {
+		c := good(uuid, "0000:01:00.0")
+		c.Form, c.Parent = accel.Partition, parent
+		return c
+	}
+	board := good("GPU-a", "0000:01:00.0")
+	board.Form = accel.Divided
+	nameless := board
+	nameless.UUID = "PCI-0000:01:00.0"
+	usual := []accel.Card{board, part("MIG-1", "GPU-a"), part("MIG-2", "GPU-a")}
+	want := map[string]string{"GPU-a": "ok", "MIG-1": "ok", "MIG-2": "ok"}
+	tr := newTracker(3)
+	for range 3 {
+		tr.observe(usual)
+		tr.observe([]accel.Card{board, part("MIG-GPU-a/1/0", "GPU-a"), part("MIG-GPU-a/2/0", "GPU-a")})
+		wantStates(t, tr, want)
+		tr.observe([]accel.Card{nameless, part("MIG-PCI/1/0", nameless.UUID), part("MIG-PCI/2/0", nameless.UUID)})
+		wantStates(t, tr, want)
+	}
+	tr.observe(usual)
+	tr.observe(append(slices.Clone(usual), part("MIG-3", "GPU-a"))) // one more is no matter of doubt
+	want["MIG-3"] = "ok"
+	wantStates(t, tr, want)
+	for range 3 {
+		wantStates(t, tr, want)
+		tr.observe([]accel.Card{board, part("MIG-4", "GPU-a")})
+	}
+	wantStates(t, tr, map[string]string{"GPU-a": "ok", "MIG-4": "ok"})
+}
+
 // wantOneForm checks that no card is offered whole beside its parts.
 func wantOneForm(t interface{ Errorf(string, ...any) }, tr *tracker) {
 	for _, part := range tr.cards() {
