@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
@@ -70,11 +72,14 @@ func bareRow(cells []string) (gpu, bool) {
 		return gpu{}, false
 	}
 	index, name := whole(cells[0]), text(cells[1])
-	if index == nil || name == "" || digits(name) || !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
+	if index == nil || *index >= maxLost || name == "" || digits(name) || strings.ContainsFunc(name, unprintable) || !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
 		return gpu{}, false
 	}
 	return gpu{index: index, name: name}, true
 }
+
+// unprintable tells bytes that are no text, as of a tool that dumps its memory.
+func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }
 
 // digits tells whether a cell begins with a number: it is no name then.
 func digits(cell string) bool { return cell != "" && cell[0] >= '0' && cell[0] <= '9' }

@@ -226,3 +226,13 @@ func TestParse_Pmon(t *testing.T) {
 		t.Errorf("%+v (-want +got):\n%s", r, diff)
 	}
 }
+
+// Bytes between two commas are no card.
+func TestParse_RowsOfNoText(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"9, \xff\xfeA\x80\xb2", "3, A\x00B", "4, A\x1b[31m40", "123456, A40"} {
+		if r, ok := parse(text); ok || len(r.gpus) > 0 {
+			t.Errorf("%q is read as %+v", text, r.gpus)
+		}
+	}
+}
