@@ -34,6 +34,15 @@ func (b *VNPUs) create(ctx context.Context, tool string, a share.Ask, n note, t 
 }
 
 func (b *VNPUs) createNoted(ctx context.Context, tool string, id share.ID, n note) (int, error) {
+	others, err := b.slices.All() // after our note is written: of two at one moment one at least sees the other
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range others {
+		if s.Device == n.Device {
+			return 0, fmt.Errorf("%s is shared in slices by HAMi's library: it can be divided in virtual NPUs when their tasks have ended", n.place())
+		}
+	}
 	if err := b.set(ctx, tool, "create-vnpu", n, "-f", n.Template); err != nil {
 		return 0, err
 	}

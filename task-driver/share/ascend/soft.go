@@ -29,7 +29,8 @@ type Slices struct {
 	host    share.Host
 	folder  maker.Folder
 	notes   share.Notes[slice]
-	regions string // folder of the files by which the slices of one chip see each other
+	vnpus   share.Notes[note] // of the other backend
+	regions string            // folder of the files by which the slices of one chip see each other
 }
 
 // slice is what is remembered of one: the chip, whose region goes with its last slice.
@@ -43,7 +44,7 @@ var _ share.Backend = (*Slices)(nil)
 func NewSlices(h share.Host) *Slices {
 	brand := string(accel.Ascend)
 	return &Slices{
-		host: h, folder: maker.FolderOf(h, brand, accel.ModeHAMi), notes: share.NotesOf[slice](h, brand, accel.ModeHAMi),
+		host: h, folder: maker.FolderOf(h, brand, accel.ModeHAMi), notes: sliceNotes(h), vnpus: vnpuNotes(h),
 		regions: filepath.Join(h.Dir, brand, accel.ModeHAMi, "regions"),
 	}
 }
@@ -128,6 +129,15 @@ func (b *Slices) make(id share.ID, device int) (string, error) {
 	}
 	if err := b.notes.Put(id, slice{Device: device}); err != nil {
 		return "", err
+	}
+	divided, err := b.vnpus.All()
+	if err != nil {
+		return "", err
+	}
+	for _, n := range divided {
+		if n.Device == device {
+			return "", fmt.Errorf("%s is divided in virtual NPUs: it can be shared in slices when their tasks have ended", n.place())
+		}
 	}
 	if err := os.MkdirAll(b.host.Path(b.region(device)), 0o755); err != nil {
 		return "", fmt.Errorf("make the region of a chip: %w", err)

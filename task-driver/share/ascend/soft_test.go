@@ -96,3 +96,29 @@ func TestSlices_Refusals(t *testing.T) {
 		}
 	}
 }
+
+// A chip is divided by one backend at a time.
+func TestSlices_AndVirtualNPUsNotOnOneChip(t *testing.T) {
+	t.Parallel()
+	f, h := machine(t)
+	withLibrary(t, h.Root, "one")
+	hard, soft := NewVNPUs(h), NewSlices(h)
+	if _, err := hard.Prepare(t.Context(), ask("a", 16384), none); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := soft.Prepare(t.Context(), ask("b", 1024), none); err == nil || !strings.Contains(err.Error(), "divided in virtual NPUs") {
+		t.Errorf("a slice of a divided chip: %v", err)
+	}
+	if err := hard.Release(t.Context(), ask("a", 0).ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := soft.Prepare(t.Context(), ask("b", 1024), none); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := hard.Prepare(t.Context(), ask("a", 16384), none); err == nil || !strings.Contains(err.Error(), "shared in slices") {
+		t.Errorf("a virtual NPU of a sliced chip: %v", err)
+	}
+	if left := f.Things(); len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+}

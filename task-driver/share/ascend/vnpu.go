@@ -23,8 +23,9 @@ var tools = []string{"npu-smi", "/usr/local/bin/npu-smi", "/usr/local/sbin/npu-s
 // VNPUs makes virtual NPUs. The tool keeps no names and does not tell the number of what it made: a note is written before,
 // with the numbers there were, and what is new and of the template noted is ours.
 type VNPUs struct {
-	host  share.Host
-	notes share.Notes[note]
+	host   share.Host
+	notes  share.Notes[note]
+	slices share.Notes[slice] // of the other backend: a chip is divided by one of the two
 }
 
 var _ share.Backend = (*VNPUs)(nil)
@@ -33,6 +34,7 @@ var _ share.Backend = (*VNPUs)(nil)
 type note struct {
 	NPU      int    `json:"npu"`
 	Chip     int    `json:"chip"`
+	Device   int    `json:"device"` // /dev/davinciN of the chip
 	Template string `json:"template"`
 	Before   []int  `json:"before,omitempty"` // numbers on the chip before it was made
 	VNPU     int    `json:"vnpu,omitempty"`   // 0 until it is known
@@ -41,9 +43,17 @@ type note struct {
 
 func (n note) place() string { return fmt.Sprintf("NPU %d chip %d", n.NPU, n.Chip) }
 
+func vnpuNotes(h share.Host) share.Notes[note] {
+	return share.NotesOf[note](h, string(accel.Ascend), accel.ModeVNPU)
+}
+
+func sliceNotes(h share.Host) share.Notes[slice] {
+	return share.NotesOf[slice](h, string(accel.Ascend), accel.ModeHAMi)
+}
+
 // NewVNPUs makes the backend.
 func NewVNPUs(h share.Host) *VNPUs {
-	return &VNPUs{host: h, notes: share.NotesOf[note](h, string(accel.Ascend), accel.ModeVNPU)}
+	return &VNPUs{host: h, notes: vnpuNotes(h), slices: sliceNotes(h)}
 }
 
 // Name is vnpu.
@@ -57,8 +67,8 @@ func (b *VNPUs) Describe() share.Isolation {
 	return share.Isolation{
 		QoS: accel.Gold, Memory: share.ByHardware, Compute: share.ByHardware, Faults: share.ByHardware, Sight: share.ByDriver,
 		Forms:    []accel.Form{accel.Shared},
-		Limits:   "Only in the templates that the chip has (npu-smi info -t template-info); a part of a template's memory is kept by the driver. Containers only. A chip that a task uses whole is not divided, a divided one is not given whole. A reset of the chip ends all virtual NPUs on it. Not tested on hardware by this project.",
-		LimitsZH: "只能按芯片自带模板切分（npu-smi info -t template-info），模板显存的一部分由驱动保留。仅限容器。整卡使用中的芯片不切分，已切分的芯片不整卡分配。芯片复位会使其上所有 vNPU 失效。本项目未在真实硬件上验证。",
+		Limits:   "Only in the templates that the chip has (npu-smi info -t template-info); a part of a template's memory is kept by the driver. Containers only. A chip that a task uses whole is not divided, a divided one is not given whole. A reset of the chip ends all virtual NPUs on it. Not beside slices by hami on one chip, nor with a whole Ascend card in one task where the maker's runtime is used. Not tested on hardware by this project.",
+		LimitsZH: "只能按芯片自带模板切分（npu-smi info -t template-info），模板显存的一部分由驱动保留。仅限容器。整卡使用中的芯片不切分，已切分的芯片不整卡分配。芯片复位会使其上所有 vNPU 失效。同一芯片不能同时使用 hami 切片；使用厂商运行时时，同一任务不能再有昇腾整卡。本项目未在真实硬件上验证。",
 	}
 }
 
@@ -186,7 +196,7 @@ func (b *VNPUs) Prepare(ctx context.Context, a share.Ask, event func(string)) (s
 	if err := room(chip, d, template); err != nil {
 		return share.Setup{}, err
 	}
-	n := note{NPU: chip.NPU, Chip: chip.Number, Template: template.Name, Before: d.IDs(), Boot: b.boot()}
+	n := note{NPU: chip.NPU, Chip: chip.Number, Device: chip.Device, Template: template.Name, Before: d.IDs(), Boot: b.boot()}
 	return b.create(ctx, tool, a, n, template, event)
 }
 

@@ -64,7 +64,7 @@ func (b *SVI) Vendor() accel.Vendor { return accel.Biren }
 // Describe says what a part keeps apart.
 func (b *SVI) Describe() share.Isolation {
 	return share.Isolation{
-		QoS: accel.Gold, Memory: share.ByHardware, Compute: share.ByHardware, Faults: share.ByHardware, Sight: share.ByHardware,
+		QoS: accel.Gold, Memory: share.ByHardware, Compute: share.ByHardware, Faults: share.ByHardware, Sight: share.NotAtAll,
 		Forms:    []accel.Form{accel.Shared},
 		Limits:   "Halves or quarters, all of one card alike. A card is divided when it is idle and made whole after its last share; one that was divided by hand is left alone. A division outlives a restart of the machine. Which node a part has is not published: it is found by what appears in /dev/biren, and where that is not clear the card stays whole. Not tested on hardware by this project.",
 		LimitsZH: "只能二等分或四等分，同一张卡各份相同。空闲时切分，最后一个切片释放后恢复整卡；人工切分的卡不会被改动。切分在重启后仍然保留。各实例的设备节点没有公开说明，由 /dev/biren 的变化推断，推断不清时保持整卡。本项目未在真实硬件上验证。",

@@ -69,7 +69,7 @@ func (b *SMLUs) Vendor() accel.Vendor { return accel.Cambricon }
 // Describe says what an instance keeps apart.
 func (b *SMLUs) Describe() share.Isolation {
 	return share.Isolation{
-		QoS: accel.Gold, Memory: share.ByDriver, Compute: share.ByDriver, Faults: share.NotAtAll, Sight: share.ByDriver,
+		QoS: accel.Gold, Memory: share.ByDriver, Compute: share.ByDriver, Faults: share.NotAtAll, Sight: share.NotAtAll,
 		Forms:    []accel.Form{accel.Shared},
 		Limits:   "The maker publishes its library's calls and no command: it needs a program from the node's administrator, and what is enforced is what the maker says. Memory in steps of 256 MiB, compute in percent; a share without a limit of compute gets as much of it as of the memory. Not tested on hardware by this project.",
 		LimitsZH: "厂商只公开了库接口而没有命令：需要节点管理员提供程序，隔离能力以厂商说明为准。显存以 256 MiB 为步长，算力按百分比；未设算力上限的切片按显存比例获得算力。本项目未在真实硬件上验证。",
