@@ -151,7 +151,7 @@ const probeTimeout = 5 * time.Second
 func (m *Manager) probe(ctx context.Context, b Backend) error {
 	now := m.clock.Now()
 	m.mu.Lock()
-	at, passed := m.passed[b]
+	at, passed := m.passed[lockOf(b)]
 	m.mu.Unlock()
 	if passed && now.Sub(at) < probeAgain && !now.Before(at) {
 		return nil
@@ -163,7 +163,7 @@ func (m *Manager) probe(ctx context.Context, b Backend) error {
 		return err
 	}
 	m.mu.Lock()
-	m.passed[b] = now
+	m.passed[lockOf(b)] = now
 	m.mu.Unlock()
 	return nil
 }
@@ -172,7 +172,7 @@ func (m *Manager) probe(ctx context.Context, b Backend) error {
 func (m *Manager) forget(b Backend) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.passed, b)
+	delete(m.passed, lockOf(b))
 }
 
 // Usable asks every backend whether it is usable: nil, or the sentence that says what is missing, in the registry's order.
@@ -190,7 +190,7 @@ func (m *Manager) Usable(ctx context.Context) []Usable {
 	for range all {
 		select {
 		case u := <-answers:
-			at := slices.IndexFunc(all, func(b Backend) bool { return b == u.Backend })
+			at := slices.IndexFunc(all, func(b Backend) bool { return lockOf(b) == lockOf(u.Backend) })
 			out[at] = u
 		case <-ctx.Done():
 			return out

@@ -65,7 +65,7 @@ func groups(made []Made) [][]Made {
 		if one.by == nil {
 			continue
 		}
-		at := slices.IndexFunc(out, func(g []Made) bool { return g[0].by == one.by && g[0].Ask.Vendor == one.Ask.Vendor })
+		at := slices.IndexFunc(out, func(g []Made) bool { return lockOf(g[0].by) == lockOf(one.by) && g[0].Ask.Vendor == one.Ask.Vendor })
 		if at < 0 {
 			out = append(out, []Made{one})
 			continue

@@ -29,7 +29,7 @@ type Manager struct {
 	log      hclog.Logger
 
 	mu     sync.Mutex
-	passed map[Backend]time.Time // when a probe of it passed
+	passed map[string]time.Time // when a probe of a backend passed, by the name of its lock
 }
 
 // Options are what a manager needs.
@@ -53,7 +53,7 @@ func NewManager(o Options) *Manager {
 	m := &Manager{
 		registry: o.Registry, order: o.Order, ledger: files{dir: o.Dir}, locks: newFileLocks(o.Dir),
 		alive: o.Alive, maker: o.Maker, running: o.MakerRuns, clock: o.Clock, log: o.Log,
-		passed: map[Backend]time.Time{},
+		passed: map[string]time.Time{},
 	}
 	if m.clock == nil {
 		m.clock = clock.System()

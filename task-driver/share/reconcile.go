@@ -136,7 +136,7 @@ func (m *Manager) reconcile(ctx context.Context, b Backend, live func(context.Co
 	}
 	own := map[ID]Entry{}
 	for id, e := range entries {
-		if by, ok := m.backend(e); ok && by == b {
+		if by, ok := m.backend(e); ok && lockOf(by) == lockOf(b) {
 			own[id] = e
 		}
 	}
@@ -176,7 +176,7 @@ func (m *Manager) live(b Backend) map[ID]Ask {
 	}
 	held := map[ID]Ask{}
 	for id, e := range entries {
-		if by, ok := m.backend(e); ok && by == b && e.State == Confirmed {
+		if by, ok := m.backend(e); ok && lockOf(by) == lockOf(b) && e.State == Confirmed {
 			held[id] = e.Ask
 		}
 	}
