@@ -66,7 +66,7 @@ func TestDetection(t *testing.T) {
 					{"plugins end under running tasks", func(s *suite, b *box) { pluginsEnd(s, b, newer) }},
 				} {
 					t.Run(sc.name, func(t *testing.T) {
-						in := &suite{Cluster: s.For(t), t: t, probe: s.probe}
+						in := &suite{Cluster: s.For(t), t: t, probe: s.probe, others: o.Nomad != ""}
 						sc.run(in, b)
 						if !t.Failed() {
 							in.allGivenBack()

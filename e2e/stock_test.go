@@ -87,7 +87,6 @@ func stockJobspec(s *suite, _ *box) {
 	jobs := []string{"stock-straight", "stock-served"}
 	if s.Nomad != "" {
 		s.straight(s.stockDriver("stock-driver"))
-		s.others = true
 		jobs = append(jobs, "stock-driver")
 	}
 	memory := map[string]int{}

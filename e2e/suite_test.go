@@ -76,7 +76,7 @@ type suite struct {
 	t         *testing.T
 	probe     string // static programs
 	inference string
-	others    bool // tasks of another driver ran, which take over no marks: those stay for a minute
+	others    bool // tasks of other drivers run, which take over no marks: those stay for a minute
 }
 
 // Every real Nomad that the suite wants to meet. Others found on PATH join.
