@@ -70,8 +70,8 @@ func (b *Slices) Describe() share.Isolation {
 	return share.Isolation{
 		QoS: accel.Silver, Memory: share.ByLibrary, Compute: share.ByLibrary, Faults: share.NotAtAll, Sight: share.NotAtAll,
 		Forms:    []accel.Form{accel.Shared},
-		Limits:   "Memory is refused by a library that the loader brings in (LD_AUDIT), which needs an image with glibc 2.34 or later: programs of other images, and static ones, are not bound. Shares with a compute limit have compute units of their own (HSA_CU_MASK); a process that changes its environment is not bound. Containers only. Not tested on hardware by this project.",
-		LimitsZH: "显存由加载器引入的库（LD_AUDIT）限制，镜像需要 glibc 2.34 及以上，其他镜像和静态程序不受限制。设置了算力上限的切片独占计算单元（HSA_CU_MASK），自行修改环境变量的进程不受限制。仅限容器。本项目未在真实硬件上验证。",
+		Limits:   "Memory is refused by a library that the loader brings in (LD_AUDIT), which needs an image with glibc 2.34 or later: programs of other images, and static ones, are not bound. Shares with a compute limit have compute units of their own (HSA_CU_MASK); a process that changes its environment is not bound, which login shells do. Containers only. Not tested on hardware by this project.",
+		LimitsZH: "显存由加载器引入的库（LD_AUDIT）限制，镜像需要 glibc 2.34 及以上，其他镜像和静态程序不受限制。设置了算力上限的切片独占计算单元（HSA_CU_MASK），自行修改环境变量的进程（如登录 shell）不受限制。仅限容器。本项目未在真实硬件上验证。",
 	}
 }
 

@@ -78,12 +78,9 @@ func (b *VNPUs) Probe(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("npu-smi is not found: install the Ascend driver, which brings /usr/local/bin/npu-smi (%w)", err)
 	}
-	if _, err := b.chips(ctx, tool); err != nil {
-		return err
-	}
 	mode, err := maker.Run(ctx, b.host.Tool, tool, "info", "-t", "vnpu-mode")
 	if err != nil {
-		return fmt.Errorf("npu-smi does not tell how NPUs are divided, so that this driver or chip has no vNPU: upgrade the Ascend driver, or ask for qos silver or bronze (%w)", err)
+		return fmt.Errorf("npu-smi does not tell how NPUs are divided: run the Nomad client as root or in the group HwHiAiUser, and upgrade the Ascend driver where it does not know -t vnpu-mode (%w)", err)
 	}
 	if _, value, ok := strings.Cut(mode, ":"); ok && strings.Contains(strings.ToLower(value), "vm") {
 		return errors.New("NPUs of this node are divided for virtual machines: sudo npu-smi set -t vnpu-mode -d 0 divides them for containers")

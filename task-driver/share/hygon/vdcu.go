@@ -244,7 +244,7 @@ func (b *VDCUs) onCard(a share.Ask) (own *conf, others []conf, err error) {
 				c, err = parseConf(string(body))
 			}
 			if err != nil {
-				return nil, nil, fmt.Errorf("the virtual card of %s cannot be told: %w", path, err)
+				return nil, nil, fmt.Errorf("the virtual card of %s cannot be told, so that none is made beside it: take it back by what made it, such as hy-smi virtual -d DEVICE -destroy-vdevice (%w)", path, err)
 			}
 			if c.PCI == strings.ToLower(a.Card.PCI) {
 				others = append(others, c)
