@@ -65,7 +65,13 @@ func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
 		return nil, nil
 	}
 	refused := &NoBackendError{Ask: a}
-	for _, b := range m.candidates(a) {
+	fit := m.candidates(a)
+	on, err := m.dividing(a)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(fit, func(x, y Backend) int { return boolRank(y.Name() == on) - boolRank(x.Name() == on) })
+	for _, b := range fit {
 		err := fits(b, a)
 		if err == nil {
 			err = m.probe(ctx, b)
@@ -76,6 +82,40 @@ func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
 		refused.Reasons = append(refused.Reasons, b.Name()+": "+err.Error())
 	}
 	return nil, refused
+}
+
+// dividing is the backend that divides the card of an ask already for a task that lives; empty for none. A card is divided by
+// one backend at a time: two would not know of each other.
+func (m *Manager) dividing(a Ask) (string, error) {
+	entries, err := m.ledger.all()
+	var unreadable *UnreadableError
+	if err != nil && !errors.As(err, &unreadable) {
+		return "", err
+	}
+	for _, e := range sorted(entries) {
+		if e.Ask.ID != a.ID && e.sameCard(a) && m.divides(e) && m.lives(e, m.alive) {
+			return e.Backend, nil
+		}
+	}
+	return "", nil
+}
+
+// divides reports whether an entry's backend does something to the card: shares by agreement do nothing.
+func (m *Manager) divides(e Entry) bool {
+	b, ok := m.backend(e)
+	return ok && b.Describe().QoS != accel.Bronze
+}
+
+// sameCard reports whether an entry is of the card of an ask.
+func (e Entry) sameCard(a Ask) bool {
+	return e.Ask.Vendor == a.Vendor && e.Ask.Card.UUID == a.Card.UUID
+}
+
+func boolRank(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // fits asks a backend that is particular whether it makes this share.

@@ -221,6 +221,39 @@ func TestPrepare_NeverMoreThanTheCardHas(t *testing.T) {
 	}
 }
 
+func TestPrepare_OneBackendDividesACard(t *testing.T) {
+	t.Parallel()
+	mps, hami, vnpu, bronze := newStub("mps", accel.Silver), newStub("hami", accel.Silver), newStub("vnpu", accel.Gold), newStub("bronze", accel.Bronze)
+	mps.probe = errors.New("it is not there")
+	f := newFixture(t, nil, mps, hami, vnpu, bronze)
+	f.lives = map[string]bool{"a": true, "b": true, "c": true, "d": true}
+	by := func(task string, q accel.QoS) string {
+		t.Helper()
+		made, err := f.make(sliceOf(task, "GPU-1", 100, q))
+		if err != nil {
+			return err.Error()
+		}
+		return made[0].Backend
+	}
+	if got := by("a", accel.Silver); got != "hami" {
+		t.Fatalf("the first is made by %s", got)
+	}
+	mps.probe = nil
+	if got := by("b", accel.Silver); got != "hami" {
+		t.Errorf("beside hami: %s", got)
+	}
+	if got := by("c", accel.Bronze); got != "bronze" {
+		t.Errorf("by agreement: %s", got)
+	}
+	if got := by("d", accel.Gold); !strings.Contains(got, "hami divides it for task") || !strings.Contains(got, "vnpu cannot at the same time") {
+		t.Errorf("gold beside hami: %s", got)
+	}
+	f.lives = map[string]bool{"c": true, "d": true} // those of hami have ended
+	if got := by("d", accel.Gold); got != "vnpu" || len(hami.parts) > 0 {
+		t.Errorf("gold after hami: %s, %v", got, hami.parts)
+	}
+}
+
 func TestRelease_WhatAToolDoesNotConfirm(t *testing.T) {
 	t.Parallel()
 	mps := newStub("mps", accel.Silver)

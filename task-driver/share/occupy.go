@@ -17,9 +17,14 @@ type OccupiedError struct {
 	TaskID string // one of those who hold it
 	State  State
 	What   string
+	// By and Other are set when the card has room, but is divided by one backend and the share would be made by another.
+	By, Other string
 }
 
 func (e *OccupiedError) Error() string {
+	if e.By != "" {
+		return fmt.Sprintf("card %s: %s divides it for task %s, and %s cannot at the same time: it is tried again when that has ended", e.Card, e.By, e.TaskID, e.Other)
+	}
 	if e.State.leaving() {
 		return fmt.Sprintf("card %s: %s of task %s is being given back still (%s): it is tried again", e.Card, e.What, e.TaskID, e.State)
 	}
@@ -60,7 +65,7 @@ func (m *Manager) tryIssue(ctx context.Context, h Held) ([]Entry, error) {
 	if old, again := entries[h.Ask.ID]; again && (old.Backend != h.Backend || old.State.leaving()) {
 		return []Entry{old}, nil // made by another backend, or half given back: it is made anew
 	}
-	if dead, err := m.inTheWay(entries, h.Ask); err != nil || len(dead) > 0 {
+	if dead, err := m.inTheWay(entries, h); err != nil || len(dead) > 0 {
 		return dead, err
 	}
 	state := Issued
@@ -71,20 +76,27 @@ func (m *Manager) tryIssue(ctx context.Context, h Held) ([]Entry, error) {
 }
 
 // inTheWay finds what leaves no room for the ask on its card: the dead who may be put off, or an error when one lives.
-func (m *Manager) inTheWay(entries map[ID]Entry, a Ask) ([]Entry, error) {
-	var others []Entry
+func (m *Manager) inTheWay(entries map[ID]Entry, h Held) ([]Entry, error) {
+	a := h.Ask
+	var others, mixed []Entry
 	held, exclusive := a.MemoryMiB, a.exclusive()
 	for _, e := range sorted(entries) {
-		if e.Ask.ID == a.ID || e.Ask.Vendor != a.Vendor || e.Ask.Card.UUID != a.Card.UUID {
+		if e.Ask.ID == a.ID || !e.sameCard(a) {
 			continue
 		}
 		others = append(others, e)
+		if e.Backend != "" && e.Backend != h.Backend && m.divides(e) && m.divides(Entry{Ask: a, Backend: h.Backend}) {
+			mixed = append(mixed, e)
+		}
 		held += e.Ask.MemoryMiB
 		exclusive = exclusive || e.Ask.exclusive()
 	}
 	full := exclusive || a.Card.MemoryMiB > 0 && held > a.Card.MemoryMiB
-	if len(others) == 0 || !full {
+	if len(others) == 0 || !full && len(mixed) == 0 {
 		return nil, nil
+	}
+	if !full {
+		others = mixed
 	}
 	var dead []Entry
 	var living *Entry
@@ -96,7 +108,11 @@ func (m *Manager) inTheWay(entries map[ID]Entry, a Ask) ([]Entry, error) {
 		dead = append(dead, e)
 	}
 	if len(dead) == 0 {
-		return nil, &OccupiedError{Card: a.Card.UUID, TaskID: living.Ask.TaskID, State: living.State, What: describe(*living)}
+		occupied := &OccupiedError{Card: a.Card.UUID, TaskID: living.Ask.TaskID, State: living.State, What: describe(*living)}
+		if !full {
+			occupied.By, occupied.Other = living.Backend, h.Backend
+		}
+		return nil, occupied
 	}
 	return dead, nil
 }
