@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 )
 
 // maxOutput bounds what is kept of each stream, and with it what a parser can be made to work on. The longest real
@@ -37,6 +38,8 @@ func Run(ctx context.Context, name string, args ...string) (Output, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
 	ownGroup(cmd)
+	runtime.LockOSThread() // a tool ends with the thread that started it, see endWithUs
+	defer runtime.UnlockOSThread()
 	out, err := printed(ctx, cmd, func() { stop(errEndless) })
 	var exit *exec.ExitError
 	switch {
