@@ -1,6 +1,6 @@
 // Package docker runs a task as a container of a Docker Engine: images, containers, logs, statistics and exec
-// sessions in words of its own. engine.go is the only file that knows the Engine's client library, so that its
-// successor can take its place. What a job may ask for, and anything of Nomad's protocol, do not belong here.
+// sessions in words of its own. engine.go, images.go and translate.go are the only files that know the Engine's
+// client library, so that its successor can take its place. What a job may ask for, and anything of Nomad's protocol, do not belong here.
 package docker
 
 import (
