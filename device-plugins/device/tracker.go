@@ -80,7 +80,12 @@ func (t *tracker) observe(listed []accel.Card) {
 	for _, c := range listed {
 		named[c.UUID] = true
 	}
+	placeless := t.placeless(named)
 	for _, c := range listed {
+		if placeless > 0 && t.known[c.UUID] == nil && placeOnly(c) && c.PCIAddress != "" && len(t.at(c)) == 0 {
+			placeless-- // one of those, nothing tells which: offered under another name it would be there twice
+			continue
+		}
 		if t.stillDivided(c, named) {
 			if e := t.known[c.UUID]; e != nil {
 				c.Form = e.card.Form
@@ -115,6 +120,17 @@ func (t *tracker) observe(listed []accel.Card) {
 			board.card.Form = accel.Divided
 		}
 	}
+}
+
+// placeless counts the cards of which nothing tells where they are, and that are not among the named.
+func (t *tracker) placeless(named map[string]bool) int {
+	n := 0
+	for uuid, e := range t.known {
+		if e.card.PCIAddress == "" && e.card.Form != accel.Partition && !named[uuid] {
+			n++
+		}
+	}
+	return n
 }
 
 // stillDivided tells whether a card that is listed whole, or a part that is new, is of a card with parts of which it is not
@@ -210,18 +226,20 @@ func (t *tracker) at(c accel.Card) []string {
 }
 
 // replaced tells whether a working card stands where the unlisted one stood: it was divided, a card that was known by
-// its place has told its UUID, or the tool has another name for it since an upgrade. Two chips of one board share an address: the one that was known beside the unlisted one
+// its place has told its UUID or is counted by a tool that tells no places, or the tool has another name for it since an
+// upgrade. Two chips of one board share an address: the one that was known beside the unlisted one
 // does not replace it, unless the unlisted one was known by nothing but that place.
 func replaced(gone accel.Card, listed []accel.Card, before map[string]bool) bool {
 	return slices.ContainsFunc(listed, func(c accel.Card) bool {
-		if !c.Health.OK || placeOnly(c) {
+		if !c.Health.OK || placeOnly(c) && c.PCIAddress != "" {
 			return false
 		}
 		twins := before[c.UUID] && !placeOnly(gone)
 		atPlace := gone.PCIAddress != "" && c.PCIAddress == gone.PCIAddress && !twins
 		atIndex := gone.PCIAddress == "" && c.PCIAddress == "" && gone.Index >= 0 && c.Index == gone.Index && !before[c.UUID] &&
 			gone.Form != accel.Partition && c.Form != accel.Partition
-		return c.Parent == gone.UUID || atPlace || atIndex
+		somewhere := placeOnly(gone) && gone.PCIAddress != "" && c.PCIAddress == "" && c.Form != accel.Partition && !before[c.UUID]
+		return c.Parent == gone.UUID || atPlace || atIndex || somewhere
 	})
 }
 

@@ -252,6 +252,39 @@ func TestTracker_PartsNamedOtherwise(t *testing.T) {
 	wantStates(t, tr, map[string]string{"GPU-a": "ok", "MIG-4": "ok"})
 }
 
+// Of cards whose tool tells no places the kernel tells nothing but those: they are not there twice when the tool comes or
+// goes.
+func TestTracker_PlacesOfCardsWithoutPlaces(t *testing.T) {
+	t.Parallel()
+	for name, ids := range map[string][2]string{"counted": {"INDEX-0", "INDEX-1"}, "named": {"DCU-a", "DCU-b"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := func(uuid, pci string, index int) accel.Card {
+				c := good(uuid, pci)
+				c.Index = index
+				return c
+			}
+			byTool := []accel.Card{at(ids[0], "", 0), at(ids[1], "", 1)}
+			byKernel := []accel.Card{at("PCI-0000:01:00.0", "0000:01:00.0", -1), at("PCI-0000:02:00.0", "0000:02:00.0", -1)}
+			want := map[string]string{ids[0]: "ok", ids[1]: "ok"}
+			tr := newTracker(3)
+			tr.observe(byKernel)
+			wantStates(t, tr, map[string]string{"PCI-0000:01:00.0": "ok", "PCI-0000:02:00.0": "ok"})
+			for range 2 {
+				tr.observe(byTool)
+				wantStates(t, tr, want)
+				tr.observe(byKernel)
+				tr.observe(byKernel)
+				wantStates(t, tr, want)
+			}
+			tr.observe(byKernel)
+			wantStates(t, tr, map[string]string{ids[0]: reasonMissing, ids[1]: reasonMissing})
+			tr.observe(append(slices.Clone(byKernel), at("PCI-0000:03:00.0", "0000:03:00.0", -1))) // one more than there were
+			wantStates(t, tr, map[string]string{ids[0]: reasonMissing, ids[1]: reasonMissing, "PCI-0000:03:00.0": "ok"})
+		})
+	}
+}
+
 // wantOneForm checks that no card is offered whole beside its parts.
 func wantOneForm(t interface{ Errorf(string, ...any) }, tr *tracker) {
 	for _, part := range tr.cards() {
