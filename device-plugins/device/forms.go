@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -40,14 +41,14 @@ func openForms(dir string) (*formBook, error) {
 	return b, nil
 }
 
-// choose sets the form of a card, on disk first.
+// choose sets the form of a card, on disk first. What another plugin has written there of other cards stays: while a
+// plugin is replaced two of them may run.
 func (b *formBook) choose(uuid string, form accel.Form) error {
-	next := map[string]accel.Form{uuid: form}
-	for k, v := range b.chosen {
-		if k != uuid {
-			next[k] = v
-		}
+	next := maps.Clone(b.chosen)
+	if there, err := openForms(filepath.Dir(b.path)); err == nil { // else there is nothing to keep
+		maps.Copy(next, there.chosen)
 	}
+	next[uuid] = form
 	body, err := json.MarshalIndent(next, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode chosen forms: %w", err)
@@ -58,7 +59,7 @@ func (b *formBook) choose(uuid string, form accel.Form) error {
 	if err := atomicwriter.WriteFile(b.path, body, 0o600); err != nil {
 		return fmt.Errorf("keep chosen form: %w", err)
 	}
-	b.chosen = next
+	b.chosen[uuid] = form
 	return nil
 }
 
