@@ -87,12 +87,17 @@ func Leases(dir string) ([]Lease, error) {
 
 // readFiles hands every file of dir with the suffix to read, and joins what went wrong.
 func readFiles(dir, suffix string, read func([]byte) error) error {
+	return readNamed(dir, suffix, func(_ string, body []byte) error { return read(body) })
+}
+
+// readNamed is readFiles with the names.
+func readNamed(dir, suffix string, read func(name string, body []byte) error) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read leases: %w", err)
+		return fmt.Errorf("read %s: %w", dir, err)
 	}
 	var problems []error
 	for _, e := range entries {
@@ -104,10 +109,10 @@ func readFiles(dir, suffix string, read func([]byte) error) error {
 			continue // removed meanwhile
 		}
 		if err == nil {
-			err = read(body)
+			err = read(e.Name(), body)
 		}
 		if err != nil {
-			problems = append(problems, fmt.Errorf("read lease %s: %w", e.Name(), err))
+			problems = append(problems, fmt.Errorf("read %s: %w", filepath.Join(dir, e.Name()), err))
 		}
 	}
 	return errors.Join(problems...)

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/grant"
 )
 
-// tempPrefix begins the name of a file that is being written. One that is found was left by a crash and says nothing.
-const tempPrefix = ".new-"
+// tempPrefix begins the name of a file that is being written.
+const tempPrefix = grant.ShareTemp
 
 // writeDurable writes a value as JSON so that neither a kill nor a loss of power leaves half of it, and so that it is there
 // once the call has returned: the file is synced, renamed, and its folder is synced.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/heteroflow/heteroflow/internal/grant"
 )
 
 // State is how far a share has come. A share without an entry is gone.
@@ -17,16 +19,16 @@ type State string
 
 // The states of a share. Giving back never turns round: from Releasing and TimedOut a share can only go.
 const (
-	Issued    State = "issued"    // the backend is being asked to make it
-	Confirmed State = "confirmed" // it is made
-	Releasing State = "releasing" // the backend is being asked to give it back
-	TimedOut  State = "timed_out" // the backend was asked and has not confirmed in time; it is asked again until it does
+	Issued    = State(grant.ShareIssued)    // the backend is being asked to make it
+	Confirmed = State(grant.ShareConfirmed) // it is made
+	Releasing = State(grant.ShareReleasing) // the backend is being asked to give it back
+	TimedOut  = State(grant.ShareTimedOut)  // the backend was asked and has not confirmed in time; it is asked again until it does
 )
 
 // leaving reports whether a share is being given back.
 func (s State) leaving() bool { return s == Releasing || s == TimedOut }
 
-// Entry is what the ledger says of one share.
+// Entry is what the ledger says of one share. The device plugin reads a part of it: see grant.ReadShare.
 type Entry struct {
 	Version int       `json:"v"` // 1
 	Ask     Ask       `json:"ask"`
@@ -38,7 +40,7 @@ type Entry struct {
 }
 
 // entryVersion is the version of the entries this driver writes.
-const entryVersion = 1
+const entryVersion = grant.ShareVersion
 
 // UnreadableError tells entries of the ledger that cannot be read: what they hold is not known.
 type UnreadableError struct {
@@ -59,8 +61,6 @@ type ledger interface {
 	all() (map[ID]Entry, error)
 }
 
-const entrySuffix = ".share.json"
-
 // files is the ledger in a folder: one file for each share, written before anybody is asked for anything, so that a kill or
 // a loss of power at any point is found again.
 type files struct{ dir string }
@@ -68,7 +68,7 @@ type files struct{ dir string }
 var _ ledger = files{}
 
 func (f files) path(id ID) string {
-	return filepath.Join(f.dir, strings.ReplaceAll(string(id), string(filepath.Separator), "_")+entrySuffix)
+	return filepath.Join(f.dir, strings.ReplaceAll(string(id), string(filepath.Separator), "_")+grant.ShareSuffix)
 }
 
 func (f files) put(e Entry) error {
@@ -104,7 +104,7 @@ func (f files) get(id ID) (*Entry, error) {
 func (f files) all() (map[ID]Entry, error) {
 	entries := map[ID]Entry{}
 	var unreadable []ID
-	err := readAll(f.dir, entrySuffix, func(name string, body []byte) error {
+	err := readAll(f.dir, grant.ShareSuffix, func(name string, body []byte) error {
 		e, err := readEntry(ID(name), body)
 		if err != nil {
 			unreadable = append(unreadable, ID(name))
@@ -126,18 +126,11 @@ func (f files) all() (map[ID]Entry, error) {
 // readEntry reads what put writes under this name.
 func readEntry(id ID, body []byte) (Entry, error) {
 	var e Entry
-	if err := json.Unmarshal(body, &e); err != nil {
+	if _, err := grant.ReadShare(string(id), body); err != nil {
 		return Entry{}, err
 	}
-	switch {
-	case e.Version != entryVersion:
-		return Entry{}, fmt.Errorf("version %d is not known to this driver: drain the node before going back to an older driver", e.Version)
-	case e.Ask.ID != id || id == "":
-		return Entry{}, fmt.Errorf("it is of share %q", e.Ask.ID)
-	case !slices.Contains([]State{Issued, Confirmed, Releasing, TimedOut}, e.State):
-		return Entry{}, fmt.Errorf("state %q is not known", e.State)
-	case e.Ask.TaskID == "":
-		return Entry{}, errors.New("it names no task")
+	if err := json.Unmarshal(body, &e); err != nil {
+		return Entry{}, err
 	}
 	return e, nil
 }
