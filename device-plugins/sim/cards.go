@@ -77,7 +77,7 @@ func (b cardBlock) check() (vendor accel.Vendor, memory *uint64, count int, err 
 // uuid is the same for the same seed, node, brand, model and place among the cards of that model.
 func (f file) uuid(v accel.Vendor, model string, n int) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d/%s/%s/%s", f.Seed, f.Node, v, model))
-	return fmt.Sprintf("SIM-%s-%s-%d", strings.ToUpper(string(v)), hex.EncodeToString(sum[:4]), n)
+	return fmt.Sprintf(accel.SimulatedPrefix+"%s-%s-%d", strings.ToUpper(string(v)), hex.EncodeToString(sum[:4]), n)
 }
 
 // address gives every card a place of its own: a PCI domain for each brand, a bus for each card.

@@ -203,3 +203,10 @@ func ModelName(v Vendor, raw string) string {
 	}
 	return name
 }
+
+// SimulatedPrefix begins the UUID of a card that a device plugin invents.
+const SimulatedPrefix = "SIM-"
+
+// IsSimulated reports whether there is no such card on any machine: nothing of the host belongs to it, and its shares are
+// only counted.
+func IsSimulated(uuid string) bool { return strings.HasPrefix(uuid, SimulatedPrefix) }

@@ -31,8 +31,8 @@ var modeQoS = map[Mode]QoS{
 	ModeMPS: Silver, ModeHAMi: Silver, ModeVDCU: Silver, ModeSGPU: Silver, ModeVXPU: Silver, ModeVGCU: Silver,
 }
 
-// divides are the modes that divide a whole card at once. A card in slices is not divided by them.
-var divides = map[Mode]bool{ModeMIG: true, ModeSVI: true, ModeCPX: true}
+// divides are the modes that divide a whole card, which then has another form. A card in slices is not divided by them.
+var divides = map[Mode]bool{ModeMIG: true, ModeCPX: true}
 
 // QoSOf is the strongest isolation that the modes of a card give to a task on it in this form. Whole cards have no
 // neighbours, and partitions and MIG slices are parted by hardware: Gold. Slices are Bronze unless a mode that makes shares

@@ -166,9 +166,9 @@ func FuzzParseRounding(f *testing.F) {
 func TestQoSOf_VendorByMode(t *testing.T) {
 	t.Parallel()
 	for modes, want := range map[string]QoS{
-		"": Bronze, "mig": Bronze, "svi": Bronze, "cpx": Bronze, "warp": Bronze,
+		"": Bronze, "mig": Bronze, "cpx": Bronze, "warp": Bronze,
 		"mps": Silver, "hami": Silver, "hami,mig,mps": Silver, "vdcu": Silver, "sgpu": Silver, "vxpu": Silver, "vgcu": Silver,
-		"vnpu": Gold, "smlu": Gold, "vgpu": Gold, "hami,vnpu": Gold,
+		"vnpu": Gold, "smlu": Gold, "svi": Gold, "vgpu": Gold, "hami,vnpu": Gold,
 	} {
 		if got := QoSOf(Shared, strings.Split(modes, ",")); got != want {
 			t.Errorf("slices with %q are %s, want %s", modes, got, want)

@@ -33,6 +33,7 @@ type CardFacts struct {
 // nodeView is one node in the words of the engine, and what people see of its cards.
 type nodeView struct {
 	engine engine.Node
+	makes  shareMakers
 	cards  []CardFacts
 	owner  map[string]map[string]string // group → instance id → card UUID
 }
@@ -50,7 +51,7 @@ func viewNode(n *api.Node) *nodeView {
 	for name, d := range n.Drivers {
 		v.engine.Drivers[name] = d != nil && d.Detected && d.Healthy
 	}
-	v.engine.Runtimes = runtimes(n)
+	v.engine.Runtimes, v.makes = runtimes(n), makers(n)
 	if n.NodeResources == nil {
 		return v
 	}
@@ -100,6 +101,32 @@ func attrs(n *api.Node) map[string]string {
 		out["meta."+k] = val
 	}
 	return out
+}
+
+// shareMakers is what the driver of a node can make shares of cards with, by brand. A driver that does not tell is nil:
+// there the modes count that the cards were seen to have.
+type shareMakers map[accel.Vendor][]accel.Mode
+
+func makers(n *api.Node) shareMakers {
+	const prefix = "driver.heteroflow.share"
+	if n.Attributes[prefix+"s"] == "" {
+		return nil
+	}
+	out := shareMakers{}
+	for _, v := range accel.Vendors() {
+		if list := n.Attributes[prefix+"."+string(v)]; list != "" {
+			out[v] = strings.Split(list, ",")
+		}
+	}
+	return out
+}
+
+// of are the modes that hold for shares of a card. A simulated card has what it says: its shares are only counted.
+func (m shareMakers) of(vendor accel.Vendor, uuid string, seen []accel.Mode) []accel.Mode {
+	if m == nil || accel.IsSimulated(uuid) {
+		return seen
+	}
+	return m[vendor]
 }
 
 func (v *nodeView) addGroup(g *api.NodeDeviceResource, descriptors map[string]*api.NodeDeviceResource) {
@@ -173,6 +200,7 @@ func (v *nodeView) addCard(p *engine.Pool, g *api.NodeDeviceResource, uuid strin
 	if len(p.Modes) == 0 {
 		p.Modes = facts.Modes
 	}
+	p.Modes = v.makes.of(p.Vendor, uuid, p.Modes)
 	v.cards = append(v.cards, facts)
 }
 

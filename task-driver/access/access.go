@@ -37,7 +37,7 @@ type Card struct {
 }
 
 // Simulated reports whether there is no such card: nothing of the host belongs to it.
-func (c Card) Simulated() bool { return strings.HasPrefix(c.UUID, "SIM-") }
+func (c Card) Simulated() bool { return accel.IsSimulated(c.UUID) }
 
 // Method is a way a container gets to the cards of one brand.
 type Method string

@@ -221,7 +221,7 @@ func (d *Driver) lookAtShares(ctx context.Context) map[string]string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	attrs, byBrand, reasons := map[string]string{}, map[accel.Vendor][]string{}, map[string]string{}
+	attrs, byBrand, reasons := map[string]string{"shares": "told"}, map[accel.Vendor][]string{}, map[string]string{}
 	for _, u := range d.shares().Usable(ctx) {
 		v := u.Backend.Vendor()
 		if v == "" {

@@ -56,12 +56,9 @@ func (e *NoBackendError) Error() string {
 	return text + ": " + strings.Join(e.Reasons, "; ")
 }
 
-// simulated begins the UUID of a card that device plugins invent: there is nothing to divide.
-const simulated = "SIM-"
-
 // choose finds who makes the share: nil for a card that the task has to itself, and for one that is simulated.
 func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
-	if a.whole() || strings.HasPrefix(a.Card.UUID, simulated) {
+	if a.whole() || accel.IsSimulated(a.Card.UUID) {
 		return nil, nil
 	}
 	refused := &NoBackendError{Ask: a}

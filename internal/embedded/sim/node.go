@@ -53,7 +53,7 @@ func Nodes(n, perNode int, vendor accel.Vendor, model string, memoryMiB uint64, 
 func Card(node string, index int, vendor accel.Vendor, model string, memoryMiB uint64, form accel.Form) accel.Card {
 	sum := sha256.Sum256([]byte(node + "/" + string(vendor) + "/" + model))
 	return accel.Card{
-		Vendor: vendor, Model: model, RawName: model, UUID: fmt.Sprintf("SIM-%s-%x-%d", strings.ToUpper(string(vendor)), sum[:4], index),
+		Vendor: vendor, Model: model, RawName: model, UUID: fmt.Sprintf(accel.SimulatedPrefix+"%s-%x-%d", strings.ToUpper(string(vendor)), sum[:4], index),
 		Index: index, PCIAddress: fmt.Sprintf("0000:%02x:00.0", 0x10+index), NUMANode: &numaNodes[index/4%2], MemoryMiB: &memoryMiB,
 		DriverVersion: "sim-1.0", Form: form, Health: accel.Health{OK: true},
 	}
