@@ -80,10 +80,9 @@ func (t *tracker) observe(listed []accel.Card) {
 	for _, c := range listed {
 		named[c.UUID] = true
 	}
-	placeless := t.placeless(named)
+	doubtful := t.doubtful(listed, named)
 	for _, c := range listed {
-		if placeless > 0 && t.known[c.UUID] == nil && placeOnly(c) && c.PCIAddress != "" && len(t.at(c)) == 0 {
-			placeless-- // one of those, nothing tells which: offered under another name it would be there twice
+		if t.known[c.UUID] == nil && (doubtful[c.UUID] || doubtful[c.Parent]) {
 			continue
 		}
 		if t.stillDivided(c, named) {
@@ -101,7 +100,7 @@ func (t *tracker) observe(listed []accel.Card) {
 		switch {
 		case seen[uuid]:
 			e.left = 0
-		case e.card.Form == accel.Partition && boardShown(e.card, listed):
+		case e.card.Form == accel.Partition && t.boardShown(e.card, listed):
 			if e.left++; e.left >= t.limit {
 				delete(t.known, uuid)
 				continue
@@ -115,62 +114,7 @@ func (t *tracker) observe(listed []accel.Card) {
 			}
 		}
 	}
-	for _, e := range t.known {
-		if board := t.known[e.card.Parent]; board != nil { // also where it is too sick to be believed
-			board.card.Form = accel.Divided
-		}
-	}
-}
-
-// placeless counts the cards of which nothing tells where they are, and that are not among the named.
-func (t *tracker) placeless(named map[string]bool) int {
-	n := 0
-	for uuid, e := range t.known {
-		if e.card.PCIAddress == "" && e.card.Form != accel.Partition && !named[uuid] {
-			n++
-		}
-	}
-	return n
-}
-
-// stillDivided tells whether a card that is listed whole, or a part that is new, is of a card with parts of which it is not
-// certain that they are gone: a tool that forgets them once, or names them otherwise, must not have their card offered
-// beside them, nor in their stead, nor them twice.
-func (t *tracker) stillDivided(c accel.Card, named map[string]bool) bool {
-	if c.Form == accel.Divided || !c.Health.OK || c.Form == accel.Partition && t.known[c.UUID] != nil {
-		return false
-	}
-	for uuid, e := range t.known {
-		if e.card.Form == accel.Partition && !named[uuid] && t.partOf(e.card, c) && e.left+1 < t.limit {
-			return true
-		}
-	}
-	return false
-}
-
-// partOf tells whether a part is one of the card, or of the card that another part is of: by its name, else, where one of
-// the two names is not of a card that is known, by the place.
-func (t *tracker) partOf(part, c accel.Card) bool {
-	board := c.UUID
-	if c.Form == accel.Partition {
-		board = c.Parent
-	}
-	if part.Parent == board && board != "" {
-		return true
-	}
-	if t.known[part.Parent] != nil && (c.Form != accel.Partition || t.known[board] != nil) {
-		return false // chips of one board
-	}
-	return part.PCIAddress != "" && part.PCIAddress == c.PCIAddress && !placeOnly(c)
-}
-
-// boardShown tells whether a reading shows the board of a part, or other parts of it, in good health.
-func boardShown(part accel.Card, listed []accel.Card) bool {
-	return slices.ContainsFunc(listed, func(c accel.Card) bool {
-		ofBoard := part.Parent != "" && (c.UUID == part.Parent || c.Parent == part.Parent)
-		atPlace := part.PCIAddress != "" && c.PCIAddress == part.PCIAddress && !placeOnly(c)
-		return c.Health.OK && (ofBoard || atPlace)
-	})
+	t.divide()
 }
 
 // take files one listed card and returns the identities it stands for. The named are listed themselves: another card at
@@ -207,8 +151,10 @@ func (t *tracker) take(c accel.Card, named map[string]bool) []string {
 	return []string{c.UUID}
 }
 
-func placeOnly(c accel.Card) bool {
-	return slices.ContainsFunc(placePrefixes, func(p string) bool { return strings.HasPrefix(c.UUID, p) })
+func placeOnly(c accel.Card) bool { return byPlace(c.UUID) }
+
+func byPlace(uuid string) bool {
+	return slices.ContainsFunc(placePrefixes, func(p string) bool { return strings.HasPrefix(uuid, p) })
 }
 
 // at lists the identities known at the place of c, sorted.

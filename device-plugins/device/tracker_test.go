@@ -252,6 +252,64 @@ func TestTracker_PartsNamedOtherwise(t *testing.T) {
 	wantStates(t, tr, map[string]string{"GPU-a": "ok", "MIG-4": "ok"})
 }
 
+// Whatever forms of a tool's output are answered when, a part is not offered under two names: the table knows places and no
+// names, the list names and no places.
+func TestTracker_PropertyOnePart(t *testing.T) {
+	t.Parallel()
+	const place = "0000:01:00.0"
+	listing := func(board, pci string, parts ...string) []accel.Card {
+		b := good(board, pci)
+		b.Form = accel.Divided
+		other := good("GPU-z", "")
+		if pci != "" {
+			other = good("GPU-z", "0000:02:00.0")
+		}
+		cards := []accel.Card{b, other}
+		for _, uuid := range parts {
+			part := good(uuid, pci)
+			part.Form, part.Parent = accel.Partition, board
+			cards = append(cards, part)
+		}
+		return cards
+	}
+	whole := good("GPU-a", place)
+	readings := [][]accel.Card{
+		listing("GPU-a", place, "MIG-1", "MIG-2"), listing("GPU-a", place, "MIG-1"), listing("GPU-a", "", "MIG-1", "MIG-2"),
+		listing("PCI-"+place, place, "MIG-PCI/1", "MIG-PCI/2"), listing("GPU-a", place, "MIG-GPU-a/1", "MIG-GPU-a/2"),
+		{whole},
+		{good("GPU-a", "")},
+		{bad(good("PCI-"+place, place), "lost")},
+		nil,
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		tr := newTracker(rapid.IntRange(1, 4).Draw(t, "limit"))
+		for _, n := range rapid.SliceOfN(rapid.IntRange(0, len(readings)-1), 1, 40).Draw(t, "readings") {
+			tr.observe(readings[n])
+			parts, wholes := 0, 0
+			for _, c := range tr.cards() {
+				switch {
+				case c.UUID == "GPU-z":
+				case c.Form == accel.Partition && c.Health.OK:
+					parts++
+				case c.Form == accel.Whole && c.Health.OK:
+					wholes++
+				}
+			}
+			if parts > 2 || wholes > 1 || parts > 0 && wholes > 0 {
+				t.Fatalf("%d parts and %d whole cards are offered of a card in two parts: %v", parts, wholes, states(tr))
+			}
+		}
+		for range tr.limit {
+			tr.observe(readings[0])
+		}
+		for _, uuid := range []string{"GPU-a", "MIG-1", "MIG-2"} {
+			if got := states(tr); got[uuid] != "ok" {
+				t.Fatalf("%s does not come back: %v", uuid, got)
+			}
+		}
+	})
+}
+
 // Of cards whose tool tells no places the kernel tells nothing but those: they are not there twice when the tool comes or
 // goes.
 func TestTracker_PlacesOfCardsWithoutPlaces(t *testing.T) {
