@@ -3,11 +3,12 @@ package brand
 import (
 	"slices"
 
+	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 // ReasonDivided is the reason of a card that cannot be used: not whole, because it is divided, and not in parts.
-const ReasonDivided = "the card is divided and its tool does not list the parts: undo the division with the maker's tool"
+const ReasonDivided = device.ReasonDivided
 
 // Part is a part of a card that an administrator made.
 type Part struct {

@@ -277,6 +277,15 @@ func (p *Plugin) heldLocked(uuid string) string {
 			return "task " + l.TaskID + " has it"
 		}
 	}
+	shares, err := grant.Shares(filepath.Join(p.set.StateDir, "shares"))
+	if err != nil {
+		return "the shares that the driver made cannot be read: " + err.Error()
+	}
+	for _, s := range shares {
+		if s.Card == uuid {
+			return "a share of task " + s.TaskID + " is on it still"
+		}
+	}
 	return ""
 }
 

@@ -74,6 +74,7 @@ func (p *Plugin) once(ctx context.Context, then func(i int, s *source)) (Found, 
 	for i, s := range p.sources {
 		wg.Go(func() {
 			defer then(i, s)
+			before := p.look(s)
 			cards, err := guarded(ctx, &s.detecting, p.limit, s.Detect)
 			found.Sources[i] = FoundSource{Name: s.Name(), Vendor: s.Vendor(), Cards: len(cards)}
 			if n, ok := s.Detector.(Noter); ok {
@@ -84,7 +85,7 @@ func (p *Plugin) once(ctx context.Context, then func(i int, s *source)) (Found, 
 				return
 			}
 			p.mu.Lock()
-			p.take(s, valid(cards))
+			p.take(s, p.own(before, valid(cards)))
 			cards = s.tracker.cards()
 			p.mu.Unlock()
 			if l, ok := s.Detector.(Linker); ok && len(cards) > 0 {

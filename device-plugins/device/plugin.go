@@ -41,9 +41,10 @@ type Plugin struct {
 	sources []*source
 	forms   *formBook
 	history *history
-	faults  map[string]*faults    // card → what was counted; none while its brand tells of no events
-	flagged map[string]bool       // cards that processes without a grant use
-	dispute map[string]string     // card → what was told of its conflicts
+	faults  map[string]*faults // card → what was counted; none while its brand tells of no events
+	flagged map[string]bool    // cards that processes without a grant use
+	dispute map[string]string  // card → what was told of its conflicts
+	parts   ownership
 	leased  map[string]accel.Form // card → the form in which tasks had it when the plugin started, until they end
 	changed chan struct{}         // closed and replaced at every change
 
@@ -58,7 +59,7 @@ var _ nomadplugin.Device = (*Plugin)(nil)
 func New(build Build, log hclog.Logger) *Plugin {
 	return &Plugin{
 		log: log, build: build, now: time.Now, limit: callLimit, retry: 2 * time.Second,
-		changed: make(chan struct{}), faults: map[string]*faults{}, flagged: map[string]bool{}, dispute: map[string]string{}, set: settings{Config: DefaultConfig()},
+		changed: make(chan struct{}), faults: map[string]*faults{}, flagged: map[string]bool{}, dispute: map[string]string{}, parts: newOwnership(), set: settings{Config: DefaultConfig()},
 	}
 }
 
@@ -187,6 +188,9 @@ func (p *Plugin) offer(c accel.Card) offer {
 	o := offer{Card: c, found: c.Form, sliceMiB: p.set.sliceMiB}
 	o.Form, o.policy = p.set.offered(c, p.forms)
 	o.wait(p.leased[c.UUID])
+	if p.parts.doubt[c.UUID] {
+		o.waits = reasonDoubt
+	}
 	o.Rounding = roundings(c)
 	if o.Form == accel.MIG {
 		o.sliceMiB = migSliceMiB(o.Card)

@@ -76,6 +76,7 @@ func guarded[T any](ctx context.Context, busy *atomic.Bool, limit time.Duration,
 
 // observe makes one reading of a source and files it.
 func (p *Plugin) observe(ctx context.Context, s *source) {
+	before := p.look(s)
 	cards, err := guarded(ctx, &s.detecting, p.limit, s.Detect)
 	p.mu.Lock()
 	set := p.set
@@ -106,7 +107,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 			p.log.Info("cards can be read again", "source", s.Name())
 		}
 		s.trouble = ""
-		p.take(s, valid(cards))
+		p.take(s, p.own(before, valid(cards)))
 	}
 	p.dropLeased()
 	p.disputed(s.tracker.cards())
