@@ -291,6 +291,26 @@ func TestForeign_InOurPlace(t *testing.T) {
 	}
 }
 
+// TestReconcile_PlaceOfTheDead: a driver died before it called the tool, and another share was made at that place.
+func TestReconcile_PlaceOfTheDead(t *testing.T) {
+	t.Parallel()
+	m := nvidiatest.New(t, nvidiatest.H100NVL(card))
+	b, dead, live := process(m), asked("dead", 1000, 0), asked("live", 1000, 0)
+	if err := b.notes.put(dead.ID, note{Card: card, Profile: 19, Name: "1g.12gb", Start: 6, Size: 1, MemoryMiB: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Prepare(t.Context(), live, func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	before := m.Instances()
+	if err := process(m).Reconcile(t.Context(), map[share.ID]share.Ask{live.ID: live}); err != nil || !slices.Equal(m.Instances(), before) {
+		t.Errorf("%v; on the card %v, want %v", err, m.Instances(), before)
+	}
+	if now, _, err := b.notes.all(); err != nil || len(now) != 1 {
+		t.Errorf("notes %v, %v", now, err)
+	}
+}
+
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {

@@ -173,7 +173,7 @@ func (b *Backend) Release(ctx context.Context, id share.ID) error {
 	n, noted := now[id]
 	switch _, old := past[id]; {
 	case noted:
-		if err := b.destroy(ctx, n); err != nil {
+		if err := b.destroy(ctx, n, now); err != nil {
 			return err
 		}
 	case !old:
@@ -183,12 +183,13 @@ func (b *Backend) Release(ctx context.Context, id share.ID) error {
 }
 
 // destroy destroys what a note names, and nothing when that is not there.
-func (b *Backend) destroy(ctx context.Context, n note) error {
+func (b *Backend) destroy(ctx context.Context, n note, all map[share.ID]note) error {
+	ours := func(i instance) bool { return n.names(i) && (n.GI != nil || !anothers(all, n.Card, i)) }
 	list, err := b.instances(ctx, n.Card)
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(list, n.names)
+	at := slices.IndexFunc(list, ours)
 	if at < 0 {
 		return nil
 	}
@@ -206,7 +207,7 @@ func (b *Backend) destroy(ctx context.Context, n note) error {
 	if list, err = b.instances(ctx, n.Card); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(list, n.names) {
+	if !slices.ContainsFunc(list, ours) {
 		return nil // whatever was said: such as that there was no compute instance
 	}
 	what := fmt.Sprintf("destroy MIG %s of %s", n.Name, n.Card)
@@ -214,6 +215,16 @@ func (b *Backend) destroy(ctx context.Context, n note) error {
 		return fmt.Errorf("%s: In use by another client: %s", what, b.clients(ctx, n.Card, &gi))
 	}
 	return said(last, what)
+}
+
+// anothers tells whether a note knows the instance by its id: then it came after the crash that left a note without one.
+func anothers(all map[share.ID]note, card string, i instance) bool {
+	for _, n := range all {
+		if n.Card == card && n.GI != nil && n.names(i) {
+			return true
+		}
+	}
+	return false
 }
 
 // Reconcile destroys what is ours and not live, and tells the log of live shares whose instance is gone.
