@@ -62,7 +62,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags.StringVar(&cfg.Root, "root", cfg.Root, "folder with /proc and /sys of the machine")
 	flags.StringVar(&cfg.NvidiaSMI, "nvidia-smi", cfg.NvidiaSMI, "name or path of nvidia-smi")
 	flags.StringVar(&cfg.StateDir, "state-dir", cfg.StateDir, "folder of the plugin's state")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return nil // it was printed
+	} else if err != nil {
 		return err
 	}
 	log := hclog.New(&hclog.LoggerOptions{Name: device.Name, Output: stderr, Level: hclog.Warn})

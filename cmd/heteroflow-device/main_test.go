@@ -159,6 +159,9 @@ func TestRun_SaysWhatToWrite(t *testing.T) {
 	if err := run(context.Background(), []string{"version"}, &out, &errs); err != nil || !strings.HasPrefix(out.String(), "heteroflow-device ") {
 		t.Errorf("version: %q, %v", out.String(), err)
 	}
+	if err := run(context.Background(), []string{"-help"}, &out, &errs); err != nil || !strings.Contains(errs.String(), "-once") {
+		t.Errorf("help: %q, %v", errs.String(), err)
+	}
 	if err := run(context.Background(), []string{"-sim", "x"}, &out, &errs); err == nil || !strings.Contains(err.Error(), "-once") {
 		t.Errorf("error %v", err)
 	}

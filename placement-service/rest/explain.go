@@ -30,7 +30,7 @@ func (s *server) ExplainJob(ctx context.Context, r api.ExplainJobRequestObject) 
 	out := api.ExplainJob200JSONResponse{Job: full, Now: s.decisionOf(now), History: []api.Decision{}}
 	out.Now.At = s.Clock.Now()
 	if !asks {
-		out.Now.Outcome, out.Now.Reason = "passed", ref("the job asks for no accelerators: Nomad places it alone")
+		out.Now.Outcome, out.Now.Reason = "passed", ref("the job has no accelerator block: Nomad places it alone")
 	}
 	past, err := s.Store.Decisions(ctx, job.Namespace, job.ID, historyLimit)
 	if err != nil {

@@ -49,6 +49,9 @@ hosts and users, addresses, command lines and tokens masked; -replay tells of th
 		if *into != "" && *from != "" {
 			return &usageError{"-bundle and -replay are of two machines: write one of them"}
 		}
+		if _, err := os.Lstat(*into); *into != "" && err == nil {
+			return fmt.Errorf("%s is there already: name another file", *into)
+		}
 		if *bin == "" {
 			own, err := os.Executable()
 			if err != nil {

@@ -66,7 +66,8 @@ func TestDoctor_NothingForTheTerminal(t *testing.T) {
 func TestDoctor_CardsOfThePlugin(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ script, want string }{
-		"it is refused":         {"echo 'b.tar.gz: the bundle is refused: it has no bundle.json' >&2; exit 1\n", "fail  cards here  cannot be looked for: exit status 1 b.tar.gz: the bundle is refused"},
+		"it is refused":         {"echo 'b.tar.gz: the bundle is refused: it has no bundle.json' >&2; exit 1\n", "fail  cards here  cannot be looked for: b.tar.gz: the bundle is refused"},
+		"it says nothing":       {"exit 3\n", "fail  cards here  cannot be looked for: exit status 3\n"},
 		"it is of another kind": {"echo hello\n", "use one version of both programs"},
 		"it is asked to replay": {"echo \"$*\" >&2; exit 1\n", "-diagnose -replay b.tar.gz"},
 	} {
@@ -76,6 +77,10 @@ func TestDoctor_CardsOfThePlugin(t *testing.T) {
 	}
 	asked := plugin(t, "echo \"$*\" >&2; exit 1\n")
 	if r := call(t, nil, "doctor", "-bundle", "b.tar.gz", "-bin-dir", asked, "-state-dir", "/nowhere"); !strings.Contains(r.out, "-diagnose -state-dir /nowhere -bundle b.tar.gz") {
+		t.Errorf("%+v", r)
+	}
+	kept := write(t, "b.tar.gz", "a bundle of yesterday")
+	if r := call(t, nil, "doctor", "-bundle", kept, "-bin-dir", asked); r.code != 1 || r.out != "" || !strings.Contains(r.errors, kept+" is there already: name another file") {
 		t.Errorf("%+v", r)
 	}
 	if r := call(t, nil, "doctor", "-bundle", "b", "-replay", "b"); r.code != 1 || !strings.Contains(r.errors, "write one of them") {

@@ -91,7 +91,11 @@ func (c *command) checkNodes(ctx context.Context, conn *connection) []finding {
 		if nomadStatus(err) == 0 {
 			return nil // told by checkService
 		}
-		return []finding{warn("nodes", "use a key or token that may read nodes", "cannot be listed: %s", nomadError(conn, err))}
+		advice := "use a key or token that may read nodes"
+		if nomadStatus(err) >= http.StatusInternalServerError {
+			advice = "have Nomad answer the placement service first"
+		}
+		return []finding{warn("nodes", advice, "cannot be listed: %s", nomadError(conn, err))}
 	}
 	if len(stubs) == 0 {
 		return []finding{fail("nodes", "start a Nomad client, with the plugins in its plugin_dir", "there are none")}

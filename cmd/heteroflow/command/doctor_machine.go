@@ -50,7 +50,11 @@ func checkCards(ctx context.Context, program string, args []string, verbose bool
 		return []finding{fail(name, "run \""+program+" -diagnose\" by hand, and look at \"sudo dmesg\" for a card or driver that does not answer", "cannot be looked for: the device plugin does not answer after %s", checkTime)}
 	}
 	if err != nil {
-		return []finding{fail(name, "run \""+program+" -diagnose\" by hand", "cannot be looked for: %s %s", err, strings.TrimSpace(stderr.String()))}
+		why := strings.TrimSpace(stderr.String())
+		if why == "" {
+			why = err.Error()
+		}
+		return []finding{fail(name, "run \""+program+" -diagnose\" by hand", "cannot be looked for: %s", why)}
 	}
 	var d struct {
 		device.Diagnosis

@@ -213,6 +213,17 @@ func TestDoctor_NoNodeServes(t *testing.T) {
 	}
 }
 
+// Whoever reads that nodes cannot be listed must not change a good key while it is Nomad that is away.
+func TestDoctor_NodesThatCannotBeListed(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]string{http.StatusForbidden: "use a key or token that may read nodes", http.StatusBadGateway: "have Nomad answer the placement service first"} {
+		f := newFake(t, map[string]any{"GET /v1/nodes": answer{status, "no"}})
+		if r := f.call(t, nil, "doctor", "-bin-dir", "/nowhere"); !strings.Contains(r.out, want) {
+			t.Errorf("%d: %s", status, r.out)
+		}
+	}
+}
+
 func TestRedacted_KeepsThePassword(t *testing.T) {
 	t.Parallel()
 	gone := newFake(t, nil)
