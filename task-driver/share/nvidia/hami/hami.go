@@ -55,6 +55,8 @@ var (
 	_ share.Fitter  = (*Backend)(nil)
 	_ share.Joiner  = (*Backend)(nil)
 	_ share.Keeper  = (*Backend)(nil)
+
+	_ share.SelfTester = (*Backend)(nil)
 )
 
 // New makes the backend. It touches nothing.
@@ -108,6 +110,19 @@ func (b *Backend) Probe(context.Context) error {
 	}
 	if kind != elf.ET_DYN {
 		return fmt.Errorf("HAMi's library %s is no shared library (%s): copy libvgpu.so of Project-HAMi/HAMi-core there", b.library, kind)
+	}
+	return nil
+}
+
+// SelfTest loads the library into a program that does nothing: one for another machine, or a later C library, shows here. That it
+// refuses memory can only be shown by a program of CUDA.
+func (b *Backend) SelfTest(ctx context.Context) error {
+	out, err := b.host.Tool.Run(ctx, "env", "LD_PRELOAD="+b.library, "true")
+	if err != nil {
+		return err
+	}
+	if out.ExitCode != 0 || strings.Contains(out.Stderr, "cannot be preloaded") || strings.Contains(out.Stderr, "symbol lookup error") {
+		return fmt.Errorf("HAMi's library %s cannot be loaded on this node: status %d: %s", b.library, out.ExitCode, strings.TrimSpace(out.Stderr))
 	}
 	return nil
 }

@@ -245,6 +245,30 @@ func TestProbe(t *testing.T) {
 	}
 }
 
+func TestSelfTest(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		answer share.Output
+		want   string
+	}{
+		"it loads": {},
+		"it is for another machine": {
+			share.Output{Stderr: "ERROR: ld.so: object '/usr/local/vgpu/libvgpu.so' from LD_PRELOAD cannot be preloaded (wrong ELF class): ignored.\n"},
+			"cannot be loaded on this node: status 0: ERROR: ld.so",
+		},
+		"it ends the program": {share.Output{ExitCode: 127, Stderr: "true: symbol lookup error\n"}, "status 127"},
+	} {
+		tools := sharetest.NewTools(map[string]func([]string) share.Output{"env": func([]string) share.Output { return c.answer }})
+		err := New(share.Host{Tool: tools, Root: t.TempDir(), Dir: stateDir}, Options{}).SelfTest(t.Context())
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v", what, err)
+		}
+		if calls := tools.Calls(); len(calls) != 1 || calls[0] != "env LD_PRELOAD=/usr/local/vgpu/libvgpu.so true" {
+			t.Errorf("%s: calls %q", what, calls)
+		}
+	}
+}
+
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	b := New(host(t), Options{})

@@ -39,7 +39,10 @@ type Backend struct {
 	warned map[string]bool // what the log was told once
 }
 
-var _ share.Backend = (*Backend)(nil)
+var (
+	_ share.Backend    = (*Backend)(nil)
+	_ share.SelfTester = (*Backend)(nil)
+)
 
 // New makes the backend. It touches nothing.
 func New(h share.Host) *Backend {
@@ -67,7 +70,7 @@ func (b *Backend) Probe(ctx context.Context) error {
 	if _, err := b.host.Tool.Look(smi); err != nil {
 		return fmt.Errorf("nvidia-smi is not there: install NVIDIA's driver (%w)", err)
 	}
-	out, err := b.host.Tool.Run(ctx, smi, "--query-gpu=uuid,mig.mode.current,mig.mode.pending", "--format=csv,noheader")
+	out, err := b.modes(ctx)
 	if err != nil {
 		return err
 	}
@@ -93,6 +96,30 @@ func (b *Backend) Probe(ctx context.Context) error {
 		return said(out, "read the cards' MIG mode")
 	}
 	return errors.New("no card of this node has MIG: use A30, A100, H100 or a later data centre card")
+}
+
+func (b *Backend) modes(ctx context.Context) (share.Output, error) {
+	return b.host.Tool.Run(ctx, smi, "--query-gpu=uuid,mig.mode.current,mig.mode.pending", "--format=csv,noheader")
+}
+
+// SelfTest reads profiles, places and instances of every card in MIG mode: a driver whose answers this version does not
+// understand shows when the node joins, not when a task starts. It makes nothing.
+func (b *Backend) SelfTest(ctx context.Context) error {
+	out, err := b.modes(ctx)
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for line := range strings.Lines(out.Stdout) {
+		uuid, mode, _ := strings.Cut(strings.TrimSpace(line), ", ")
+		if mode != enabled+", "+enabled {
+			continue
+		}
+		_, err := b.profiles(ctx, uuid)
+		_, listed := b.instances(ctx, uuid)
+		problems = append(problems, err, listed)
+	}
+	return errors.Join(problems...)
 }
 
 // Words of the tool.

@@ -311,6 +311,18 @@ func TestReconcile_PlaceOfTheDead(t *testing.T) {
 	}
 }
 
+func TestSelfTest(t *testing.T) {
+	t.Parallel()
+	m := nvidiatest.New(t, nvidiatest.L40S("GPU-0"), nvidiatest.H100NVL(card))
+	if err := process(m).SelfTest(t.Context()); err != nil || slices.ContainsFunc(m.Calls(), func(c string) bool { return strings.Contains(c, "-cgi") }) {
+		t.Errorf("%v; calls %q", err, m.Calls())
+	}
+	m.Set(1, func(c *nvidiatest.Card) { c.Profiles = nil })
+	if err := process(m).SelfTest(t.Context()); err == nil || !strings.Contains(err.Error(), "list the MIG profiles of "+card+": no profile is listed") {
+		t.Errorf("nothing is listed: %v", err)
+	}
+}
+
 func TestProbe(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
