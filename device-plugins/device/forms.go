@@ -54,10 +54,10 @@ func (b *formBook) choose(uuid string, form accel.Form) error {
 		return fmt.Errorf("encode chosen forms: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(b.path), 0o755); err != nil {
-		return fmt.Errorf("keep chosen form: %w", err)
+		return fmt.Errorf("keep chosen form: %w: have state_dir writable for the agent", err)
 	}
 	if err := atomicwriter.WriteFile(b.path, body, 0o600); err != nil {
-		return fmt.Errorf("keep chosen form: %w", err)
+		return fmt.Errorf("keep chosen form: %w: have state_dir writable for the agent", err)
 	}
 	b.chosen[uuid] = form
 	return nil

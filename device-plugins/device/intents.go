@@ -67,14 +67,16 @@ func (c *intentClient) call(ctx context.Context, method, path string, body, answ
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("call placement service: %w", err)
+		return fmt.Errorf("call placement service: %w: check server in the plugin's config where this stays", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // nothing is written
 	switch {
 	case resp.StatusCode == http.StatusConflict, resp.StatusCode == http.StatusNotFound && method == http.MethodPost:
 		return errLost
+	case resp.StatusCode == http.StatusUnauthorized && c.token == "":
+		return fmt.Errorf("call placement service: it answered %s: write token, what \"heteroflow key create -kind node NAME\" prints, beside server in the plugin's config", resp.Status)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("call placement service: it answered %s: check token in the plugin's config", resp.Status)
+		return fmt.Errorf("call placement service: it answered %s: check token in the plugin's config: it is a key of the kind node", resp.Status)
 	case resp.StatusCode >= 300:
 		return fmt.Errorf("call placement service: it answered %s", resp.Status)
 	case answer == nil:

@@ -284,3 +284,21 @@ func TestForms_HalfWrittenBookIsRefusedNotGuessed(t *testing.T) {
 		t.Errorf("got %v, %v", again.chosen, err)
 	}
 }
+
+// An administrator reads these in the agent's log, and has nothing else to go by.
+func TestIntentClient_SaysWhatToWrite(t *testing.T) {
+	t.Parallel()
+	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	t.Cleanup(refuses.Close)
+	away := httptest.NewServer(nil)
+	away.Close()
+	for name, c := range map[string]struct{ server, token, want string }{
+		"no token":         {refuses.URL, "", "write token, what \"heteroflow key create -kind node NAME\" prints"},
+		"a wrong token":    {refuses.URL, "hf-node-x", "check token in the plugin's config"},
+		"nothing is there": {away.URL, "hf-node-x", "check server in the plugin's config"},
+	} {
+		if _, err := newIntentClient(c.server, c.token).poll(t.Context(), []string{"GPU-a"}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -13,6 +14,8 @@ import (
 func plugin(t *testing.T, script string) string {
 	t.Helper()
 	dir := t.TempDir()
+	syscall.ForkLock.RLock() // what another test starts meanwhile would hold the script open, and it could not be run
+	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(filepath.Join(dir, "heteroflow-device"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
 		t.Fatal(err)
 	}

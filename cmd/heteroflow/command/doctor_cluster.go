@@ -142,7 +142,7 @@ func (c *command) checkQueue(ctx context.Context, conn *connection) []finding {
 		if text(job.ReasonCode) != "form_switch" || job.QueuedAt == nil || time.Since(*job.QueuedAt) < switchTime {
 			continue
 		}
-		all = append(all, warn("job "+job.ID, "look at the log of heteroflow-device there: it needs server and token, a node key, in its plugin block, and changes a card only while nothing runs on it",
+		all = append(all, warn("job "+job.ID, "look at the log of heteroflow-device there: it needs server and token, a node key, in its plugin block, must be able to write its state_dir, and changes a card only while nothing runs on it",
 			"waits since %s for a card to change its form: %s", moment(job.QueuedAt), text(job.Reason)))
 	}
 	return all
