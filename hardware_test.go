@@ -45,7 +45,7 @@ var hardware = map[accel.Vendor]struct {
 	claims           map[string]string // claim → tests, parted by blanks; of the brand's package unless another is named
 }{
 	accel.NVIDIA: {
-		[]string{"A40", "A30", "A10G", "A100-SXM4", "H100 80GB HBM3", "H100 NVL", "H200", "L40S", "Tesla T4", "Tesla P100", "RTX 3080", "RTX 4080 SUPER", "RTX PRO 6000", "GTX 1070 Ti"},
+		[]string{"A40", "A30", "A10G", "A100-SXM4", "H100 80GB HBM3", "H100 NVL", "H200", "L40S", "Tesla T4", "Tesla P100", "RTX 2080", "RTX 3080", "RTX 3090", "RTX 4080 SUPER", "RTX 5070 Ti", "RTX PRO 6000", "GTX 1070 Ti"},
 		[]string{"510.47.03", "525.60.13", "535.183.01", "560.35.03", "590.48.01", "595.71.05", "610.57.04"},
 		map[string]string{
 			library: "TestNVML_DGXA100", listOut: "TestParse_RecordedOutputs", textOut: "TestParse_RecordedOutputs", kernelOut: "TestDetect_KernelAlone",
@@ -78,7 +78,7 @@ var hardware = map[accel.Vendor]struct {
 	},
 	accel.Biren: {claims: map[string]string{listOut: written + "TestParse", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone"}},
 	accel.Ascend: {
-		[]string{"310P3", "910A", "910B2C", "910B4-1", "Ascend910"},
+		[]string{"310", "310P3", "910A", "910B2C", "910B4-1", "Ascend910"},
 		[]string{"20.2.0", "22.0.3.1", "23.0.3", "24.1.0", "25.2.0", "25.5.1"},
 		map[string]string{
 			textOut: "TestParse_RecordedTables TestParse_RecordedPages", kernelOut: "brand.TestDetect_KernelAlone", health: "TestDetect_DriverOutOfReach",
@@ -110,7 +110,7 @@ var hardware = map[accel.Vendor]struct {
 		},
 	},
 	accel.Iluvatar: {
-		[]string{"BI-V100", "BI-V150"},
+		[]string{"BI-V100", "BI-V150", "BI-V150S"},
 		[]string{"4.0.0", "4.3.0"},
 		map[string]string{
 			textOut: "TestParse_Recorded", kernelOut: "brand.TestDetect_KernelAlone", health: "brand.TestDetect_KernelAlone", processes: "TestParse_Recorded",
@@ -292,7 +292,7 @@ var hardwarePages = []hardwareWords{
 	},
 	{
 		"docs/zh-CN/hardware.md", "否", "否，没有公开的输出", "手写", "文件：%d",
-		[]string{"品牌", "记录的输出", "模拟", "真实的卡", "记录的输出中的型号", "工具和驱动的版本"},
+		[]string{"品牌", "录制的输出", "模拟", "真实的卡", "录制的输出中的型号", "工具和驱动的版本"},
 		[]string{"品牌", "库", "工具，JSON", "工具，CSV 或 XML", "工具，文本", "内核"},
 		[]string{"品牌", "健康", "进程", "拓扑", "分区"},
 		[]string{"品牌", "声明", "测试"},
