@@ -2,6 +2,7 @@ package accel
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -125,6 +126,110 @@ func TestVisibleEnv_OnlyTheGrantIsVisible(t *testing.T) {
 	} {
 		if env[name] != want {
 			t.Errorf("%s: want %q, got %q", name, want, env[name])
+		}
+	}
+}
+
+func TestVisibleEnvInside_CountsTheCardsOfTheContainer(t *testing.T) {
+	t.Parallel()
+	two := func(v Vendor) []Card {
+		return []Card{{Vendor: v, UUID: "a", Index: 6}, {Vendor: v, UUID: "b", Index: 3}}
+	}
+	for name, tc := range map[string]struct {
+		cards  []Card
+		names  map[string]string
+		host   map[string]string
+		inside map[string]string // empty: it is not there
+	}{
+		"nvidia": {
+			cards: two(NVIDIA),
+			host:  map[string]string{"NVIDIA_VISIBLE_DEVICES": "a,b", "CUDA_VISIBLE_DEVICES": "a,b"},
+		},
+		"ascend": {
+			cards:  two(Ascend),
+			host:   map[string]string{"ASCEND_VISIBLE_DEVICES": "6,3", "ASCEND_RT_VISIBLE_DEVICES": "3,6"},
+			inside: map[string]string{"ASCEND_VISIBLE_DEVICES": "6,3", "ASCEND_RT_VISIBLE_DEVICES": "0,1"},
+		},
+		"amd": {
+			cards:  two(AMD),
+			host:   map[string]string{"AMD_VISIBLE_DEVICES": "6,3", "ROCR_VISIBLE_DEVICES": "6,3", "HIP_VISIBLE_DEVICES": "0,1"},
+			inside: map[string]string{"AMD_VISIBLE_DEVICES": "6,3", "ROCR_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "0,1"},
+		},
+		"hygon": {
+			cards:  two(Hygon),
+			host:   map[string]string{"HYGON_VISIBLE_DEVICES": "6,3", "HIP_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"HYGON_VISIBLE_DEVICES": "6,3", "HIP_VISIBLE_DEVICES": "0,1"},
+		},
+		"intel": {
+			cards:  two(Intel),
+			host:   map[string]string{"ZE_AFFINITY_MASK": "6,3"},
+			inside: map[string]string{"ZE_AFFINITY_MASK": "0,1"},
+		},
+		"mthreads": {
+			cards:  two(MThreads),
+			host:   map[string]string{"MTHREADS_VISIBLE_DEVICES": "6,3", "MUSA_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"MTHREADS_VISIBLE_DEVICES": "6,3", "MUSA_VISIBLE_DEVICES": ""},
+		},
+		"cambricon": {
+			cards:  two(Cambricon),
+			host:   map[string]string{"CAMBRICON_VISIBLE_DEVICES": "6,3", "MLU_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"CAMBRICON_VISIBLE_DEVICES": "6,3", "MLU_VISIBLE_DEVICES": ""},
+		},
+		"biren": {
+			cards:  two(Biren),
+			host:   map[string]string{"BIREN_VISIBLE_DEVICES": "6,3", "SUPA_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"BIREN_VISIBLE_DEVICES": "6,3", "SUPA_VISIBLE_DEVICES": ""},
+		},
+		"biren by its shares": {
+			cards: two(Biren), names: map[string]string{"a": "40", "b": "41"},
+			host: map[string]string{"BIREN_VISIBLE_DEVICES": "40,41", "SUPA_VISIBLE_DEVICES": "40,41"},
+		},
+		"kunlunxin": {
+			cards:  two(Kunlunxin),
+			host:   map[string]string{"XPU_VISIBLE_DEVICES": "6,3", "CUDA_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"XPU_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""},
+		},
+		"kunlunxin beside nvidia": {
+			cards:  append(two(Kunlunxin), Card{Vendor: NVIDIA, UUID: "GPU-n"}),
+			host:   map[string]string{"XPU_VISIBLE_DEVICES": "6,3", "CUDA_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"XPU_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "GPU-n"},
+		},
+		"metax": {
+			cards:  two(MetaX),
+			host:   map[string]string{"METAX_VISIBLE_DEVICES": "6,3", "CUDA_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"METAX_VISIBLE_DEVICES": "6,3", "CUDA_VISIBLE_DEVICES": ""},
+		},
+		"iluvatar": {
+			cards:  two(Iluvatar),
+			host:   map[string]string{"IX_VISIBLE_DEVICES": "6,3", "CUDA_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"IX_VISIBLE_DEVICES": "6,3", "CUDA_VISIBLE_DEVICES": ""},
+		},
+		"enflame": {
+			cards:  two(Enflame),
+			host:   map[string]string{"ENFLAME_VISIBLE_DEVICES": "6,3", "TOPS_VISIBLE_DEVICES": "6,3"},
+			inside: map[string]string{"ENFLAME_VISIBLE_DEVICES": "6,3", "TOPS_VISIBLE_DEVICES": ""},
+		},
+		"a part without a number": {
+			cards: []Card{{Vendor: AMD, UUID: "p", Index: -1}},
+			host:  map[string]string{"AMD_VISIBLE_DEVICES": "void", "ROCR_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"},
+		},
+	} {
+		host := VisibleEnvAs(tc.cards, tc.names)
+		inside, unset := VisibleEnvInside(tc.cards, tc.names)
+		if tc.inside == nil {
+			tc.inside = tc.host
+		}
+		for variable, want := range tc.host {
+			if host[variable] != want {
+				t.Errorf("%s: %s is %q on the host, want %q", name, variable, host[variable], want)
+			}
+			want = tc.inside[variable]
+			if got, there := inside[variable]; got != want || there != (want != "") || slices.Contains(unset, variable) == there {
+				t.Errorf("%s: %s is %q in a container, want %q; not there are %v", name, variable, got, want, unset)
+			}
+		}
+		if len(inside)+len(unset) != len(host) {
+			t.Errorf("%s: of %d variables there are %d in a container and %d not", name, len(host), len(inside), len(unset))
 		}
 	}
 }

@@ -55,7 +55,7 @@ func unset(image docker.Image, env map[string]string) []string {
 	var out []string
 	for _, pair := range image.Env {
 		name, _, _ := strings.Cut(pair, "=")
-		if _, ours := env[name]; !ours && access.IsGuarded(name) && !slices.Contains(out, name) {
+		if _, ours := env[name]; !ours && (access.IsGuarded(name) || accel.IsVisibleVar(name)) && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}

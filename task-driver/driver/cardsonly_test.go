@@ -210,7 +210,13 @@ func checkEnv(t rapid.TB, list []string, image map[string]string, granted []acce
 			delete(seen, name) // as the Engine takes a name without a value
 		}
 	}
-	for name, want := range accel.VisibleEnv(granted) {
+	env, unset := accel.VisibleEnvInside(granted, nil)
+	for _, name := range unset {
+		if value, there := seen[name]; there {
+			t.Fatalf("%s = %q, and nothing tells how it counts in a container", name, value)
+		}
+	}
+	for name, want := range env {
 		if sortedList(seen[name]) != sortedList(want) { // in the order of the device blocks
 			t.Fatalf("%s = %q, want %q", name, seen[name], want)
 		}

@@ -52,7 +52,7 @@ func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission, setup share.C
 			env[envCompute] = strconv.Itoa(s.computePct)
 		}
 	}
-	maps.Copy(env, shareEnv(s.cards, setup))
+	shareEnv(env, tc, s.cards, setup)
 	return env
 }
 

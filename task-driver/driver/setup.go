@@ -29,11 +29,19 @@ func (p *plan) use(made []share.Made) error {
 	return nil
 }
 
-// shareEnv is the part of a task's environment that nothing else may change: the cards it sees, then what its shares need.
-func shareEnv(cards []accel.Card, setup share.Combined) map[string]string {
-	env := accel.VisibleEnvAs(cards, setup.VisibleAs())
+// shareEnv puts in the part of a task's environment that nothing else may change: the cards it sees, then what its shares
+// need. A container has its own cards only, and counts those, unless it is privileged and has all.
+func shareEnv(env map[string]string, tc TaskConfig, cards []accel.Card, setup share.Combined) {
+	seen := accel.VisibleEnvAs(cards, setup.VisibleAs())
+	if tc.Runtime == runtimeDocker && !tc.Privileged {
+		var unset []string
+		seen, unset = accel.VisibleEnvInside(cards, setup.VisibleAs())
+		for _, name := range unset {
+			delete(env, name)
+		}
+	}
+	maps.Copy(env, seen)
 	maps.Copy(env, setup.Env)
-	return env
 }
 
 // applyShare adds to a container what its shares need beside the access to their cards, in place of what the job says.
