@@ -278,7 +278,11 @@ func (d *Detector) say(path string, why error) {
 		return
 	}
 	d.said = said
-	d.log.Info("reading cards", "vendor", d.spec.Vendor, "path", path, "why", why)
+	facts := []any{"vendor", d.spec.Vendor, "path", path}
+	if why != nil {
+		facts = append(facts, "why", why)
+	}
+	d.log.Info("reading cards", facts...)
 }
 
 // Sample reads the live numbers of cards.
