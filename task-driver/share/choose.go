@@ -56,10 +56,14 @@ func (e *NoBackendError) Error() string {
 	return text + ": " + strings.Join(e.Reasons, "; ")
 }
 
-// choose finds who makes the share: nil for a card that the task has to itself, and for one that is simulated.
+// choose finds who makes the share: nil for a card that the task has to itself. A share of a simulated card is one by
+// agreement, whatever was asked: there is nothing to divide.
 func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
-	if a.whole() || accel.IsSimulated(a.Card.UUID) {
+	switch {
+	case a.whole():
 		return nil, nil
+	case accel.IsSimulated(a.Card.UUID):
+		return m.agreed(a.Form), nil
 	}
 	refused := &NoBackendError{Ask: a}
 	fit := m.candidates(a)
@@ -79,6 +83,16 @@ func (m *Manager) choose(ctx context.Context, a Ask) (Backend, error) {
 		refused.Reasons = append(refused.Reasons, b.Name()+": "+err.Error())
 	}
 	return nil, refused
+}
+
+// agreed is the backend of every brand whose shares are by agreement; nil when there is none for the form.
+func (m *Manager) agreed(form accel.Form) Backend {
+	for _, b := range m.registry.Of("") {
+		if d := b.Describe(); d.QoS == accel.Bronze && slices.Contains(d.Forms, form) {
+			return b
+		}
+	}
+	return nil
 }
 
 // dividing is the backend that divides the card of an ask already for a task that lives; empty for none. A card is divided by

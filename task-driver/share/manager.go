@@ -125,7 +125,7 @@ func (m *Manager) prepare(ctx context.Context, a Ask, event func(string)) (Made,
 	}
 	if b == nil {
 		if !a.whole() {
-			event(fmt.Sprintf("card %s is simulated: its share of %s is not enforced", a.Card.UUID, accel.FormatMiB(a.MemoryMiB)))
+			event(NotEnforced(a))
 		}
 		return made, nil
 	}
@@ -133,6 +133,11 @@ func (m *Manager) prepare(ctx context.Context, a Ask, event func(string)) (Made,
 		return Made{}, fmt.Errorf("make a share of %s card %s by %s: %w", a.Vendor, a.Card.UUID, b.Name(), err)
 	}
 	return made, nil
+}
+
+// NotEnforced tells the owner of a share of a simulated card what it is.
+func NotEnforced(a Ask) string {
+	return fmt.Sprintf("card %s is simulated: its share of %s is not enforced", a.Card.UUID, accel.FormatMiB(a.MemoryMiB))
 }
 
 // ask has the backend make an issued share, and confirms it.

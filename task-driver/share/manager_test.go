@@ -29,6 +29,11 @@ type stub struct {
 	parts map[ID]Ask
 }
 
+// everyBrand is a stub that serves every brand.
+type everyBrand struct{ *stub }
+
+func (everyBrand) Vendor() accel.Vendor { return "" }
+
 func newStub(name string, q accel.QoS) *stub {
 	return &stub{name: name, qos: q, forms: []accel.Form{accel.Shared}, parts: map[ID]Ask{}}
 }
@@ -149,6 +154,8 @@ func TestChoose(t *testing.T) {
 		"none asked: the best":            {backends: []Backend{bronze, mps, mig}, ask: sliceOf("t", "GPU-1", 1, ""), want: "mps"},
 		"none asked, nothing installed":   {backends: []Backend{gone, bronze}, ask: sliceOf("t", "GPU-1", 1, ""), want: "bronze"},
 		"a card in MIG form":              {order: Order{accel.NVIDIA: {"hami"}}, backends: []Backend{hami, mig}, ask: migCard, want: "mig"},
+		"a simulated card":                {backends: []Backend{mps, everyBrand{bronze}}, ask: sliceOf("t", accel.SimulatedPrefix+"NVIDIA-1", 1, accel.Silver), want: "bronze"},
+		"a simulated card, no bronze":     {backends: []Backend{mps}, ask: sliceOf("t", accel.SimulatedPrefix+"NVIDIA-1", 1, accel.Silver)},
 		"a whole card":                    {backends: []Backend{mps}, ask: wholeOf("t", "GPU-1")},
 		"all slices of a card":            {backends: []Backend{mps}, ask: sliceOf("t", "GPU-1", 0, accel.Gold)},
 	} {

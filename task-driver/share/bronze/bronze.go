@@ -97,6 +97,20 @@ const (
 
 // Prepare tells the limits.
 func (b *Backend) Prepare(_ context.Context, a share.Ask, event func(string)) (share.Setup, error) {
+	text := share.NotEnforced(a)
+	if !accel.IsSimulated(a.Card.UUID) {
+		text = b.agreement(a)
+	}
+	event(text)
+	env := map[string]string{envShare: notIsolated}
+	if a.Card.MemoryMiB > 0 && a.MemoryMiB > 0 {
+		env[envFraction] = fraction(a.MemoryMiB, a.Card.MemoryMiB)
+	}
+	return share.Setup{Env: env}, nil
+}
+
+// agreement is what the owner of a share is told of it.
+func (b *Backend) agreement(a share.Ask) string {
 	text := fmt.Sprintf("share of %s card %s: %s by agreement, not isolated", a.Vendor, a.Card.UUID, accel.FormatMiB(a.MemoryMiB))
 	switch {
 	case b.readers[a.Vendor] == nil:
@@ -106,12 +120,7 @@ func (b *Backend) Prepare(_ context.Context, a share.Ask, event func(string)) (s
 	default:
 		text += "; a task that takes more is warned"
 	}
-	event(text)
-	env := map[string]string{envShare: notIsolated}
-	if a.Card.MemoryMiB > 0 && a.MemoryMiB > 0 {
-		env[envFraction] = fraction(a.MemoryMiB, a.Card.MemoryMiB)
-	}
-	return share.Setup{Env: env}, nil
+	return text
 }
 
 // fraction is part of all with three digits, rounded down.

@@ -51,6 +51,13 @@ func TestPrepare_TellsTheLimits(t *testing.T) {
 	if err != nil || both.Env[envFraction] != "0.099" {
 		t.Errorf("joined: %v, %v", both, err)
 	}
+	simulated, err := b.Prepare(t.Context(), ask("a", accel.SimulatedPrefix+"NVIDIA-1", 20480), event)
+	if err != nil || simulated.Env[envFraction] != "0.250" || simulated.Env[envShare] != "not isolated" {
+		t.Errorf("of a simulated card: %v, %v", simulated, err)
+	}
+	if got, want := said[len(said)-1], "card SIM-NVIDIA-1 is simulated: its share of 20 GiB is not enforced"; got != want {
+		t.Errorf("told %q, want %q", got, want)
+	}
 	hygon := ask("a", "H-1", 1024)
 	hygon.Vendor, hygon.Card.MemoryMiB = accel.Hygon, 0
 	unknown, err := b.Prepare(t.Context(), hygon, event)
@@ -58,7 +65,7 @@ func TestPrepare_TellsTheLimits(t *testing.T) {
 		t.Errorf("a fraction of what is not known: %v, %v", unknown, err)
 	}
 	want := "share of nvidia card GPU-1: 20 GiB by agreement, not isolated; a task that takes more is stopped"
-	if said[0] != want || !strings.Contains(said[2], "not watched") {
+	if said[0] != want || !strings.Contains(said[3], "not watched") {
 		t.Errorf("events: %q", said)
 	}
 }

@@ -62,7 +62,7 @@ func (w *watch) look(ctx context.Context, live map[share.ID]share.Ask) {
 	}
 	byBrand := map[accel.Vendor][]share.Ask{}
 	for _, a := range live {
-		if w.b.readers[a.Vendor] != nil && a.MemoryMiB > 0 {
+		if w.b.readers[a.Vendor] != nil && a.MemoryMiB > 0 && !accel.IsSimulated(a.Card.UUID) {
 			byBrand[a.Vendor] = append(byBrand[a.Vendor], a)
 		}
 	}

@@ -23,7 +23,7 @@ type Machine struct {
 	// Root stands for its file system: /proc has its processes.
 	Root string
 
-	t       testing.TB
+	t       TB
 	mu      sync.Mutex
 	cards   []*Card
 	daemons []daemon
@@ -77,10 +77,18 @@ type Client struct {
 	Graphics bool
 }
 
+// TB is what a machine needs of a test.
+type TB interface{ Error(args ...any) }
+
 // New is a machine with these cards and all tools.
 func New(t testing.TB, cards ...Card) *Machine {
 	t.Helper()
-	m := &Machine{Root: t.TempDir(), t: t, pid: 4000, drop: map[string]bool{}}
+	return At(t, t.TempDir(), cards...)
+}
+
+// At is New with a folder that stands for the machine's file system.
+func At(t TB, root string, cards ...Card) *Machine {
+	m := &Machine{Root: root, t: t, pid: 4000, drop: map[string]bool{}}
 	for i, c := range cards {
 		c.Index = i
 		m.cards = append(m.cards, &c)

@@ -30,27 +30,46 @@ func (m *Machine) smi(args []string) share.Output {
 	case args[0] == "-q" && slices.Contains(args, "-x"):
 		return said(xml(cards))
 	case strings.HasPrefix(args[0], "--query-gpu="):
-		return said(query(cards, strings.TrimPrefix(args[0], "--query-gpu=")))
+		return query(cards, strings.TrimPrefix(args[0], "--query-gpu="), headed(args))
 	case strings.HasPrefix(args[0], "--query-compute-apps="):
-		return said(apps(cards))
+		return said(apps(cards, headed(args)))
 	}
 	return failed(2, "Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n")
 }
 
-func query(cards []*Card, fields string) string {
+// headed tells whether a table in CSV begins with the names of its columns.
+func headed(args []string) bool { return slices.Contains(args, "--format=csv") }
+
+// query answers for the fields that tests of shares and of detection need, of cards that idle.
+func query(cards []*Card, fields string, header bool) share.Output {
+	units := map[string]string{
+		"memory.total": " [MiB]", "memory.used": " [MiB]", "utilization.gpu": " [%]", "power.draw": " [W]", "power.limit": " [W]",
+	}
 	var out strings.Builder
+	if header {
+		var names []string
+		for field := range strings.SplitSeq(fields, ",") {
+			names = append(names, field+units[field])
+		}
+		out.WriteString(strings.Join(names, ", ") + "\n")
+	}
 	for _, c := range cards {
 		var row []string
 		for field := range strings.SplitSeq(fields, ",") {
-			value := map[string]string{
-				"index": fmt.Sprint(c.Index), "uuid": c.UUID, "name": c.Model,
-				"mig.mode.current": c.MIG, "mig.mode.pending": c.pending(),
+			value, known := map[string]string{
+				"index": fmt.Sprint(c.Index), "uuid": c.UUID, "name": c.Model, "pci.bus_id": fmt.Sprintf("00000000:%02X:00.0", c.Index+1),
+				"mig.mode.current": c.MIG, "mig.mode.pending": c.pending(), "driver_version": "550.54.15",
+				"memory.total": fmt.Sprintf("%d MiB", c.MemoryMiB), "memory.used": "0 MiB",
+				"utilization.gpu": "0 %", "temperature.gpu": "31", "power.draw": "41.00 W", "power.limit": "350.00 W",
 			}[field]
+			if !known {
+				return failed(2, fmt.Sprintf("Field \"%s\" is not a valid field to query.\n", field))
+			}
 			row = append(row, value)
 		}
 		out.WriteString(strings.Join(row, ", ") + "\n")
 	}
-	return out.String()
+	return said(out.String())
 }
 
 func (c *Card) pending() string {
@@ -60,8 +79,11 @@ func (c *Card) pending() string {
 	return c.Pending
 }
 
-func apps(cards []*Card) string {
+func apps(cards []*Card, header bool) string {
 	var out strings.Builder
+	if header {
+		out.WriteString("gpu_uuid, pid, used_gpu_memory [MiB]\n")
+	}
 	for _, c := range cards {
 		for _, p := range c.Clients {
 			if !p.Graphics {
