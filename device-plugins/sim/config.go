@@ -108,22 +108,22 @@ func decode(name string, src []byte, out any) error {
 func Load(path string) ([]*Detector, error) {
 	src, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read simulated cards: %w", err)
+		return nil, fmt.Errorf("sim_config: read simulated cards: %w: write the path of a file that the agent can read, or leave the option out", err)
 	}
 	var f file
 	if err := decode(path, src, &f); err != nil {
-		return nil, fmt.Errorf("read simulated cards: %w", err)
+		return nil, fmt.Errorf("sim_config: read simulated cards: %w", err)
 	}
 	cards, err := f.cards()
 	if err != nil {
-		return nil, fmt.Errorf("read simulated cards in %s: %w", path, err)
+		return nil, fmt.Errorf("sim_config: read simulated cards in %s: %w", path, err)
 	}
 	if f.Control != "" && !filepath.IsAbs(f.Control) {
 		f.Control = filepath.Join(filepath.Dir(path), f.Control)
 	}
 	graph, err := f.graph(cards)
 	if err != nil {
-		return nil, fmt.Errorf("read simulated cards in %s: %w", path, err)
+		return nil, fmt.Errorf("sim_config: read simulated cards in %s: %w", path, err)
 	}
 	switches := &switches{path: f.Control}
 	var detectors []*Detector

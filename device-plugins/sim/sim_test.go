@@ -205,8 +205,9 @@ func TestLoad_RefusalsSayWhereAndWhat(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Load(filepath.Join(t.TempDir(), "none.hcl")); err == nil {
-		t.Error("an absent file is accepted")
+	_, err := Load(filepath.Join(t.TempDir(), "none.hcl"))
+	if err == nil || !strings.HasPrefix(err.Error(), "sim_config: ") || !strings.Contains(err.Error(), "none.hcl") {
+		t.Errorf("an absent file: %v, want an error that names the option and the file", err)
 	}
 }
 
