@@ -10,6 +10,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
+	"github.com/heteroflow/heteroflow/task-driver/modelcache"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/share/bronze"
 )
@@ -26,6 +27,7 @@ type Config struct {
 	Share        map[string][]string `codec:"share"` // backends by brand, in the order in which they are tried
 	Bronze       *Bronze             `codec:"bronze"`
 	HAMiLibrary  string              `codec:"hami_library"` // of the host; empty: where HAMi puts it
+	Models       *Models             `codec:"models"`
 }
 
 // Process are the options of the process runtime.
@@ -47,7 +49,7 @@ func configSchema() *hclspec.Spec {
 			"enabled": nomadplugin.OptBool("enabled", false),
 			"user":    nomadplugin.Attr("user", "string", false),
 		})),
-	}, shareFields())
+	}, shareFields(), modelFields())
 }
 
 // settings is a Config that has been checked.
@@ -57,6 +59,8 @@ type settings struct {
 	orphanAfter time.Duration     // 0: never
 	order       share.Order
 	overuse     bronze.Policy
+	cache       modelcache.Options
+	models      *modelcache.Cache
 }
 
 // settle fills defaults and checks. Each problem is a sentence that says what to write.
@@ -83,7 +87,7 @@ func (c Config) settle() (settings, error) {
 		}
 		s.key = key
 	}
-	problems = append(problems, s.settleShares())
+	problems = append(problems, s.settleShares(), s.settleModels())
 	if s.OrphanAfter != "" {
 		d, err := time.ParseDuration(s.OrphanAfter)
 		if err != nil || d < 0 {

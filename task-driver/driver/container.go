@@ -24,11 +24,12 @@ import (
 
 // dockerRuntime runs tasks as containers.
 type dockerRuntime struct {
-	engine   *docker.Engine
-	options  *Docker
-	stateDir string
-	probe    func(runtimes, cdiDirs []string) (access.Host, error) // looks at the host
-	log      hclog.Logger
+	engine    *docker.Engine
+	options   *Docker
+	stateDir  string
+	modelsDir string
+	probe     func(runtimes, cdiDirs []string) (access.Host, error) // looks at the host
+	log       hclog.Logger
 }
 
 var _ runtime = (*dockerRuntime)(nil)
@@ -214,7 +215,8 @@ func (r *dockerRuntime) orphaned(ctx context.Context, t *task) (*supervisor.Spec
 	return &spec, nil, err
 }
 
-// clean removes every container of the task.
+// clean removes every container of the task. One with another label of ours, or none, is foreign, unless the task's own handle
+// names it: images hand their labels on, and two drivers may have one daemon.
 func (r *dockerRuntime) clean(ctx context.Context, taskID string, rec *record) error {
 	found, err := r.engine.List(ctx, docker.LabelTask, taskID)
 	if err != nil {
@@ -226,7 +228,9 @@ func (r *dockerRuntime) clean(ctx context.Context, taskID string, rec *record) e
 	}
 	var errs []error
 	for _, c := range found {
-		errs = append(errs, r.engine.Remove(ctx, c.ID))
+		if c.StateDir == r.stateDir || c.ID == rec.Container {
+			errs = append(errs, r.engine.Remove(ctx, c.ID))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -88,6 +88,7 @@ func (r *dockerRuntime) container(p *plan, b build) (docker.Container, error) {
 		}
 		c.Ulimits = append(c.Ulimits, limit)
 	}
+	p.applyModel(&c, r.options)
 	applyAccess(&c, b.access)
 	p.applyShare(&c)
 	return c, nil

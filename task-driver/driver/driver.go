@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,11 +132,12 @@ func (d *Driver) Configure(msgpack []byte) error {
 			return fmt.Errorf("plugin config: %w", err)
 		}
 		probe := func(runtimes, cdiDirs []string) (access.Host, error) { return access.Probe("/", runtimes, cdiDirs) }
-		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir, probe: probe, log: d.log}
+		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir, modelsDir: s.cache.Dir, probe: probe, log: d.log}
 	}
 	if s.Process.Enabled {
 		runtimes[runtimeProcess] = &processRuntime{options: s.Process, cgroups: d.cgroups, mode: process.Detect(d.cgroups)}
 	}
+	s.models = s.newModels(d.log)
 	manager, err := d.newManager(s)
 	if err != nil {
 		return fmt.Errorf("plugin config: %w", err)
@@ -224,6 +226,7 @@ func (d *Driver) Stop(ctx context.Context, id string, timeout time.Duration, sig
 	if t.hasEnded() {
 		return nil
 	}
+	t.endProbes() // what is being stopped need not answer
 	signal = t.config.stopSignal(signal)
 	if _, err := signalNumber(signal); err != nil {
 		d.log.Warn("stop signal is not known, SIGTERM is sent", "task_id", id, "signal", signal)
@@ -266,6 +269,9 @@ func (d *Driver) Inspect(ctx context.Context, id string) (*driverpb.TaskStatus, 
 	attrs := t.runtime.inspect(ctx, t)
 	if held := describeShares(t.record.Shares); held != "" {
 		attrs["shares"] = held
+	}
+	if t.probes != nil {
+		maps.Copy(attrs, t.probes.Attributes())
 	}
 	return t.status(), attrs, nil
 }

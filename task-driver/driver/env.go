@@ -37,6 +37,7 @@ func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission, setup share.C
 	for _, name := range []string{envCards, envVendor, envMemory, envCompute, envQoS} {
 		delete(env, name)
 	}
+	tc.setModel(env)
 	if len(s.cards) > 0 {
 		var brands []string
 		for _, v := range s.vendors() {

@@ -138,8 +138,8 @@ func (r *dockerRuntime) allowed(p *plan, m docker.Mount) (docker.Mount, error) {
 	if r.options.AllowPrivileged {
 		return m, nil
 	}
-	// So are the folders of other allocations, and the driver's own.
-	for _, place := range append([]string{filepath.Dir(p.cfg.GetAllocDir()), r.stateDir}, forbidden...) {
+	// So are the folders of other allocations, and the driver's own: what is in them is shared with others.
+	for _, place := range append([]string{filepath.Dir(p.cfg.GetAllocDir()), r.stateDir, r.modelsDir}, forbidden...) {
 		if within(place, source) || within(source, place) {
 			return m, fmt.Errorf("source %s: %s belongs to the node itself: mount a folder made for the task, or have docker { allow_privileged = true } set in the plugin's config", m.Source, place)
 		}

@@ -7,6 +7,8 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/modelcache"
+	"github.com/heteroflow/heteroflow/task-driver/probe"
 	"github.com/heteroflow/heteroflow/task-driver/process"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
@@ -19,6 +21,9 @@ type plan struct {
 	share admission
 	env   map[string]string
 	setup share.Combined // what the shares need; empty until they are made
+
+	model  modelcache.Model // where its model is on the node
+	probes *probe.Plan
 }
 
 // record is what the driver keeps of a task: in Nomad's state as the handle's driver state, and in memory. It must
@@ -44,11 +49,20 @@ type record struct {
 
 	Shares []share.Held    `json:"shares,omitempty"`
 	Setup  *share.Combined `json:"setup,omitempty"`
+
+	Model       string      `json:"model,omitempty"` // where the task finds it
+	Probes      *probe.Plan `json:"probes,omitempty"`
+	HostNetwork bool        `json:"host_network,omitempty"`
 }
 
 // newRecord begins the record of a plan.
 func newRecord(p *plan) record {
+	model := ""
+	if p.tc.Model != nil {
+		model = p.tc.Model.Path
+	}
 	return record{
+		Model: model, Probes: p.probes, HostNetwork: p.tc.NetworkMode == "host",
 		Version: 1, Runtime: p.tc.Runtime, Cards: p.share.uuids(), Forms: p.share.forms(),
 		StopSignal: p.tc.StopSignal, WorkDir: p.tc.WorkDir, Env: p.tc.Env,
 		MemoryMiB: p.share.memoryMiB, ComputePct: p.share.computePct, QoS: p.share.qos,
@@ -57,7 +71,11 @@ func newRecord(p *plan) record {
 
 // config is the part of the task's config that outlives its start.
 func (r record) config() TaskConfig {
-	return TaskConfig{Runtime: r.Runtime, StopSignal: r.StopSignal, WorkDir: r.WorkDir, Env: r.Env}
+	tc := TaskConfig{Runtime: r.Runtime, StopSignal: r.StopSignal, WorkDir: r.WorkDir, Env: r.Env}
+	if r.Model != "" {
+		tc.Model = &ModelConfig{Path: r.Model}
+	}
+	return tc
 }
 
 // runtime is one way to run a task under supervision.

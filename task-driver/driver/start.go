@@ -67,7 +67,11 @@ func (d *Driver) plan(cfg *driverpb.TaskConfig) (*plan, runtime, error) {
 	for i := range sh.asks {
 		sh.asks[i].Container = tc.Runtime == runtimeDocker
 	}
-	p := &plan{cfg: cfg, tc: tc, share: sh, env: taskEnv(cfg, tc, sh, share.Combined{})}
+	p := &plan{cfg: cfg, tc: tc, share: sh}
+	if err := errors.Join(p.placeModel(s), p.checkPorts()); err != nil {
+		return nil, nil, err
+	}
+	p.env = taskEnv(cfg, p.tc, sh, share.Combined{})
 	if err := run.check(p); err != nil {
 		return nil, nil, err
 	}
@@ -91,10 +95,13 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 	if len(r.Cards) > 0 {
 		lease := grant.Lease{TaskID: id, AllocID: p.cfg.GetAllocId(), Cards: r.Cards, Forms: r.Forms, Since: time.Now().UTC()}
 		if err := errors.Join(grant.WriteLease(s.leasesDir(), lease), grant.TakeReserved(s.leasesDir(), p.cfg.GetDeviceEnv())); err != nil {
-			return supervisor.Status{}, err
+			return supervisor.Status{}, undo(err)
 		}
 	}
 	event := func(text string) { d.events.emit(p.cfg, text, nil) }
+	if err := d.fetchModel(ctx, p, event); err != nil { // before the shares: it may take an hour
+		return supervisor.Status{}, undo(err)
+	}
 	if err := d.makeShares(ctx, p, r, event); err != nil {
 		return supervisor.Status{}, undo(err)
 	}
@@ -136,7 +143,7 @@ func (d *Driver) remove(ctx context.Context, id, dir string, clean func(context.
 	if err := d.giveBack(ctx, id, r.Shares...); err != nil {
 		return err
 	}
-	return grant.RemoveLease(s.leasesDir(), id)
+	return errors.Join(s.models.Release(id), grant.RemoveLease(s.leasesDir(), id))
 }
 
 // recoverable marks what may pass by itself, so that the task's restart policy applies.
@@ -188,6 +195,7 @@ func (d *Driver) adopt(cfg *driverpb.TaskConfig, tc TaskConfig, env map[string]s
 	t := &task{
 		id: cfg.GetId(), cfg: cfg, config: tc, env: env, record: r, runtime: run,
 		dir: supervisor.Dir(s.tasksDir(), cfg.GetId()), ended: make(chan struct{}), last: status,
+		endProbes: func() {},
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -197,6 +205,9 @@ func (d *Driver) adopt(cfg *driverpb.TaskConfig, tc TaskConfig, env map[string]s
 	d.tasks[t.id] = t
 	t.holdLogs()
 	go d.watch(t)
+	if status.Phase != supervisor.Exited {
+		d.startProbes(t)
+	}
 	return t
 }
 

@@ -12,16 +12,16 @@ import (
 // retryDestroyEvery is how often a destroy that failed is tried again: Nomad does not ask a second time.
 const retryDestroyEvery = 30 * time.Second
 
-// sweep removes, once, what earlier processes of this driver left for tasks nobody asked for again: containers with our
-// label, state folders and leases. It waits long enough for Nomad to bring back every task it knows. And it goes on
-// to try destroys that failed, since the cards of those tasks stay leased until they succeed.
+// sweep removes what was left for tasks nobody asked for again: containers with our label, state folders and leases, of
+// earlier processes of this driver and of starts that could not be undone. It waits long enough for Nomad to bring back every
+// task it knows. And it goes on to try destroys that failed, since the cards of those tasks stay leased until they succeed.
 func (d *Driver) sweep(ctx context.Context) {
 	s, _ := d.current()
 	var orphans <-chan time.Time
 	if s.orphanAfter > 0 {
-		timer := time.NewTimer(s.orphanAfter)
-		defer timer.Stop()
-		orphans = timer.C
+		every := time.NewTicker(s.orphanAfter)
+		defer every.Stop()
+		orphans = every.C
 	}
 	ticker := time.NewTicker(retryDestroyEvery)
 	defer ticker.Stop()
@@ -74,6 +74,15 @@ func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 	for _, l := range leases {
 		if l.Since.Before(before) && !d.known(l.TaskID) {
 			gone[l.TaskID] = true
+		}
+	}
+	users, err := s.models.Users()
+	if err != nil {
+		d.log.Warn("sweep: users of models not read", "error", err)
+	}
+	for _, u := range users {
+		if u.Since.Before(before) && !d.known(u.TaskID) {
+			gone[u.TaskID] = true
 		}
 	}
 	if r, ok := runtimes[runtimeDocker].(*dockerRuntime); ok {

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/probe"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
@@ -31,6 +33,10 @@ type task struct {
 	hold []*os.File // the log pipes of a container, held open while a supervisor is replaced; watch closes them
 
 	destroyFailed atomic.Bool // a destroy was asked for and must be tried again
+
+	probes    *probe.Watch // nil: none were asked for
+	endProbes func()
+	condemned string // why its watchdog ended it; under mu
 }
 
 // holdLogs keeps the log collector reading when the supervisor of a container dies, since another takes its place.
@@ -91,7 +97,11 @@ func (t *task) hasEnded() bool {
 // exit is how the task ended; only for a task that has.
 func (t *task) exit() supervisor.Exit {
 	if e := t.supervised().Exit; e != nil {
-		return *e
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		out := *e
+		out.Err = cmp.Or(out.Err, t.condemned)
+		return out
 	}
 	return supervisor.Exit{Code: -1, Err: "the exit result is lost"}
 }

@@ -87,6 +87,10 @@ type TaskConfig struct {
 		Disable bool `codec:"disable"`
 	} `codec:"healthchecks"`
 
+	Model     *ModelConfig `codec:"model"`
+	Readiness *ProbeConfig `codec:"readiness"`
+	Liveness  *ProbeConfig `codec:"liveness"`
+
 	Accelerator *accel.Block `codec:"accelerator"`
 	Grant       string       `codec:"grant"`
 }
@@ -177,6 +181,10 @@ func (tc TaskConfig) Validate() error {
 		if _, err := tc.Accelerator.Ask(); err != nil {
 			bad("accelerator", "%s", err)
 		}
+	}
+	tc.validateModel(bad)
+	if _, err := tc.probes(); err != nil {
+		bad("readiness, liveness", "%s", err)
 	}
 	tc.validateContainer(bad)
 	for _, name := range append(slices.Sorted(maps.Keys(tc.Env)), slices.Sorted(maps.Keys(tc.Labels))...) {

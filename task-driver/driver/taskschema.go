@@ -48,7 +48,9 @@ func taskConfigSchema() *hclspec.Spec {
 			"count": number("count"), "memory": text("memory"), "compute": number("compute"), "qos": text("qos"),
 			"vendor": list("vendor"), "model": list("model"),
 		})),
-		"grant": text("grant"),
+		"model": nomadplugin.Block("model", false, modelSchema()), "readiness": nomadplugin.Block("readiness", false, probeSchema()),
+		"liveness": nomadplugin.Block("liveness", false, probeSchema()),
+		"grant":    text("grant"),
 	})
 }
 

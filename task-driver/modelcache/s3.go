@@ -125,3 +125,9 @@ func refusedByS3(o *httpOrigin, resp *http.Response) error {
 	}
 	return o.refused(resp, "")
 }
+
+// CheckEndpoint says what is wrong with the address of a store; empty is none.
+func CheckEndpoint(endpoint string) error {
+	_, err := S3{Endpoint: endpoint, Region: "us-east-1"}.base("bucket", "/key")
+	return err
+}
