@@ -34,7 +34,8 @@ import (
 // A report is what -diagnose prints.
 type report struct {
 	device.Diagnosis
-	Bundle *aboutBundle `json:"bundle,omitempty"` // that was written or played
+	StateTrouble string       `json:"state_trouble,omitempty"` // why this user cannot write state_dir
+	Bundle       *aboutBundle `json:"bundle,omitempty"`        // that was written or played
 }
 
 type aboutBundle struct {
@@ -46,7 +47,7 @@ type aboutBundle struct {
 func examine(ctx context.Context, cfg device.Config, file string, log hclog.Logger) (report, error) {
 	if file == "" {
 		d, err := device.Diagnose(ctx, cfg, detectors(log), hostfs.New(cfg.Root), log)
-		return report{Diagnosis: d}, err
+		return report{Diagnosis: d, StateTrouble: device.StateTrouble(cfg.StateDir)}, err
 	}
 	if _, err := os.Lstat(file); err == nil {
 		return report{}, fmt.Errorf("%s is there already: name another file", file)
@@ -62,7 +63,7 @@ func examine(ctx context.Context, cfg device.Config, file string, log hclog.Logg
 	if err := atomicwriter.WriteFile(file, packed.Bytes(), 0o600); err != nil {
 		return report{}, fmt.Errorf("write the bundle: %w", err)
 	}
-	return report{Diagnosis: d, Bundle: &aboutBundle{file, b.About}}, nil
+	return report{Diagnosis: d, StateTrouble: device.StateTrouble(cfg.StateDir), Bundle: &aboutBundle{file, b.About}}, nil
 }
 
 // record looks at the machine and makes a bundle of it, masked. It is played at once, to say what of it plays otherwise.

@@ -302,6 +302,13 @@ func TestRun_Doctor(t *testing.T) {
 	if err := run(context.Background(), []string{"-diagnose", "-replay", bad}, &out, &errs); !errors.Is(err, bundle.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
+	out.Reset()
+	if err := run(context.Background(), []string{"-diagnose", "-root", b.cfg.Root, "-state-dir", bad, "-nvidia-smi", "none"}, &out, &errs); err != nil {
+		t.Fatal(err)
+	}
+	if got = (report{}); json.Unmarshal(out.Bytes(), &got) != nil || !strings.Contains(got.StateTrouble, "not a directory") {
+		t.Errorf("state_dir is a file, and it is told %q", got.StateTrouble)
+	}
 	if err := run(context.Background(), []string{"-diagnose", "-replay", file, "-bundle", "x"}, &out, &errs); err == nil {
 		t.Error("two machines are taken")
 	}

@@ -136,6 +136,7 @@ func (p *Plugin) Fingerprint(ctx context.Context, send func([]*devicepb.DeviceGr
 		<-ctx.Done()
 		return errors.Join(err, ctx.Err())
 	}
+	p.checkState()
 	defer p.watch()()
 	p.awaitFirst(ctx)
 	var last []*devicepb.DeviceGroup

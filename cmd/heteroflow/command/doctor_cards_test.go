@@ -91,6 +91,28 @@ func TestDoctor_CardsOfThePlugin(t *testing.T) {
 	}
 }
 
+func TestStateFinding(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		trouble, status string
+		uid             int
+	}{
+		"another user may":  {"access /var/lib/heteroflow: permission denied", statusOK, 1000},
+		"root may not":      {"access /var/lib/heteroflow: permission denied", statusFail, 0},
+		"nobody may":        {"access /var/lib/heteroflow: read-only file system", statusFail, 1000},
+		"there are no uids": {"access /var/lib/heteroflow: permission denied", statusFail, -1},
+	} {
+		f := stateFinding(c.trouble, c.uid)
+		if f.Status != c.status || !strings.Contains(f.Detail, c.trouble) {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	state := `{"version":"1","cards":[{"vendor":"nvidia","model":"A40","healthy":true}],"state_trouble":"write in /x: not a directory"}`
+	if r := call(t, nil, "doctor", "-replay", "x", "-bin-dir", prints(t, state)); !strings.Contains(r.out, "cannot be written: write in /x: not a directory") || r.code != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
 func TestDoctor_PluginThatHangs(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)

@@ -58,7 +58,8 @@ func checkCards(ctx context.Context, program string, args []string, verbose bool
 	}
 	var d struct {
 		device.Diagnosis
-		Bundle *struct {
+		StateTrouble string `json:"state_trouble"`
+		Bundle       *struct {
 			File string `json:"file"`
 			bundle.About
 		} `json:"bundle"`
@@ -67,10 +68,22 @@ func checkCards(ctx context.Context, program string, args []string, verbose bool
 		return []finding{fail(name, "use one version of both programs", "%s prints something else: %s", program, err)}
 	}
 	all := cardFindings(name, d.Diagnosis, verbose)
+	if d.StateTrouble != "" && len(d.Cards) > 0 {
+		all = append(all, stateFinding(d.StateTrouble, os.Geteuid()))
+	}
 	if d.Bundle != nil {
 		all = append(all, bundleFinding(d.Bundle.File, d.Bundle.About, !slices.Contains(args, "-replay")))
 	}
 	return all
+}
+
+// stateFinding tells that the plugin's folder cannot be written. Another user than root may be refused what the agent may do.
+func stateFinding(trouble string, uid int) finding {
+	const name = "state of the cards"
+	if uid > 0 && strings.Contains(trouble, "permission denied") {
+		return ok(name, "cannot be written by this user: %s. Run it as the user of the agent to know whether that one can", trouble)
+	}
+	return fail(name, "have state_dir of heteroflow-device writable for the agent, or name another folder there and here with -state-dir", "cannot be written: %s. No task gets a card here, and no card changes its form", trouble)
 }
 
 // cardFindings tells what was found, brand by brand.
