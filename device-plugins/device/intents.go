@@ -67,7 +67,7 @@ func (c *intentClient) call(ctx context.Context, method, path string, body, answ
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("call placement service: %w: check server in the plugin's config where this stays", err)
+		return fmt.Errorf("call placement service at %s: %w: check server in the plugin's config where this stays", req.URL.Host, cause(err))
 	}
 	defer resp.Body.Close() //nolint:errcheck // nothing is written
 	switch {
@@ -86,6 +86,15 @@ func (c *intentClient) call(ctx context.Context, method, path string, body, answ
 		return fmt.Errorf("read answer of placement service: %w", err)
 	}
 	return nil
+}
+
+// cause is the error without the address, which names every card of the node.
+func cause(err error) error {
+	var web *url.Error
+	if errors.As(err, &web) {
+		return web.Err
+	}
+	return err
 }
 
 // poll waits for open intents about the cards. None after the wait is a normal answer.

@@ -297,8 +297,9 @@ func TestIntentClient_SaysWhatToWrite(t *testing.T) {
 		"a wrong token":    {refuses.URL, "hf-node-x", "check token in the plugin's config"},
 		"nothing is there": {away.URL, "hf-node-x", "check server in the plugin's config"},
 	} {
-		if _, err := newIntentClient(c.server, c.token).poll(t.Context(), []string{"GPU-a"}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", name, err)
+		_, err := newIntentClient(c.server, c.token).poll(t.Context(), []string{"GPU-a"})
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "GPU-a") {
+			t.Errorf("%s: %v; want it to say %q, and not to list the node's cards", name, err, c.want)
 		}
 	}
 }
