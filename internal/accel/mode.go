@@ -53,3 +53,29 @@ func QoSOf(form Form, modes []Mode) QoS {
 	}
 	return best
 }
+
+// MakersOf are the modes that may make a share of quality q of a card in this form that has these modes, in their order: those
+// of the least quality that is enough. There are none for bronze, which nothing makes, nor for cards that are not divided.
+func MakersOf(form Form, modes []Mode, q QoS) []Mode {
+	if form == MIG {
+		return []Mode{ModeMIG}
+	}
+	if form != Shared || q == Bronze {
+		return nil
+	}
+	for _, enough := range []QoS{Silver, Gold} {
+		if q == Gold && enough == Silver {
+			continue
+		}
+		var makers []Mode
+		for _, m := range modes {
+			if modeQoS[m] == enough && !divides[m] {
+				makers = append(makers, m)
+			}
+		}
+		if len(makers) > 0 {
+			return makers
+		}
+	}
+	return nil
+}

@@ -52,12 +52,14 @@ func Inject(job Tree, r Reading, d engine.Decision, o Options) (Tree, Injection,
 // sign grants a task what its plan gives it. The id follows from what the grant is for, so that the same decision
 // gives the same token.
 func sign(r Reading, group string, shape engine.TaskShape, o Options) (string, error) {
-	id := sha256.Sum256([]byte(strings.Join([]string{
-		r.Request.Namespace, r.Request.JobID, group, shape.Task, sum(shape.Ask),
-	}, "\x00")))
+	of := []string{r.Request.Namespace, r.Request.JobID, group, shape.Task, sum(shape.Ask)}
+	if mib := shape.GrantMiB(); mib != shape.Ask.MemoryMiB {
+		of = append(of, strconv.FormatUint(mib, 10))
+	}
+	id := sha256.Sum256([]byte(strings.Join(of, "\x00")))
 	g := grant.Grant{
 		ID: hex.EncodeToString(id[:8]), Tenant: o.Tenant, Namespace: r.Request.Namespace, Job: r.Request.JobID, Group: group, Task: shape.Task,
-		Count: shape.Ask.Count, MemoryMiB: shape.Ask.MemoryMiB, ComputePct: shape.Ask.ComputePct, QoS: shape.QoS, Vendors: shape.Ask.Vendors,
+		Count: shape.Ask.Count, MemoryMiB: shape.GrantMiB(), ComputePct: shape.Ask.ComputePct, QoS: shape.QoS, Vendors: shape.Ask.Vendors,
 	}
 	token, err := g.Sign(o.Key)
 	if err != nil {

@@ -222,6 +222,36 @@ func TestInject_Grant(t *testing.T) {
 	}
 }
 
+// The grant says the size that is made, and another size is another grant.
+func TestSign_RoundedSize(t *testing.T) {
+	t.Parallel()
+	ids := map[string]bool{}
+	for name, tc := range map[string]struct {
+		mib  uint64
+		by   accel.Mode
+		want uint64
+	}{
+		"as asked":        {0, "", 5000},
+		"rounded":         {8192, accel.ModeVNPU, 8192},
+		"the next larger": {16384, accel.ModeVNPU, 16384},
+		"a MIG profile":   {9984, accel.ModeMIG, 5000}, // the driver takes the profile by what was asked
+	} {
+		shape := engine.TaskShape{Task: "t", Ask: accel.Ask{Count: 1, MemoryMiB: 5000}, RoundedMiB: tc.mib, RoundedBy: tc.by}
+		token, err := sign(Reading{}, "g", shape, Options{Key: testKey})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := grant.Parse(token, testKey.Public().(ed25519.PublicKey))
+		if err != nil || g.MemoryMiB != tc.want {
+			t.Errorf("%s: %d MiB are granted, want %d; %v", name, g.MemoryMiB, tc.want, err)
+		}
+		ids[g.ID] = true
+	}
+	if len(ids) != 3 {
+		t.Errorf("%d ids for grants of 3 sizes", len(ids))
+	}
+}
+
 func TestStrip_ForeignGrant(t *testing.T) {
 	t.Parallel()
 	job := parse(t, `{"ID":"j","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"heteroflow","Config":{"image":"x","grant":"hfg1.stolen"}},

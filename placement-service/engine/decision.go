@@ -31,6 +31,10 @@ type TaskShape struct {
 	Ask    accel.Ask `json:"ask"`
 	QoS    accel.QoS `json:"qos"` // asked for, or the weakest of what the allowed cards give
 	Blocks []Block   `json:"blocks"`
+	// RoundedMiB is the memory of each share as it will be made, and RoundedBy the mode that makes no other size; zero where
+	// every size is made.
+	RoundedMiB uint64     `json:"rounded_mib,omitempty"`
+	RoundedBy  accel.Mode `json:"rounded_by,omitempty"`
 }
 
 // Block is one device block: count instances of one device group among those allowed.

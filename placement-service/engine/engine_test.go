@@ -144,6 +144,17 @@ func TestDecide_FindsRoom(t *testing.T) {
 }
 
 func hasRoom(s Snapshot, g *GroupAsk, a accel.Ask) bool {
+	var sizes []uint64 // that a share may have
+	for _, n := range s.Nodes {
+		for i := range n.Pools {
+			p := &n.Pools[i]
+			// The sizes of pools that come into question only: they are the ones that are tried.
+			usable := n.Ready && n.CPUMHz >= g.CPUMHz && a.Accepts(p.Vendor, p.Model) && strength(tier(p)) >= strength(a.QoS) && p.Form != accel.Whole
+			if mib, _, _ := p.size(&a, a.MemoryMiB); usable && mib > 0 && !slices.Contains(sizes, mib) {
+				sizes = append(sizes, mib)
+			}
+		}
+	}
 	for _, n := range s.Nodes {
 		if !n.Ready || n.CPUMHz < g.CPUMHz {
 			continue
@@ -151,7 +162,7 @@ func hasRoom(s Snapshot, g *GroupAsk, a accel.Ask) bool {
 		fits := map[kind]int{}
 		for i := range n.Pools {
 			p := &n.Pools[i]
-			like := kind{p.Vendor, p.Model, p.Form, p.UnitMiB, 0}
+			like := kind{p.Vendor, p.Model, p.Form, p.UnitMiB, 0, 0}
 			switch {
 			case !a.Accepts(p.Vendor, p.Model):
 			case a.Whole() && p.Form == accel.Whole && p.Free() >= a.Count:
@@ -159,8 +170,12 @@ func hasRoom(s Snapshot, g *GroupAsk, a accel.Ask) bool {
 			case a.Whole() && p.Form == accel.Shared && p.Free() == p.Total:
 				like.total = p.Total
 				fits[like]++
-			case !a.Whole() && (p.Form == accel.Shared || p.Form == accel.MIG) && strength(tier(p)) >= strength(a.QoS) && p.FreeMiB() >= a.MemoryMiB:
-				fits[like]++
+			case !a.Whole() && (p.Form == accel.Shared || p.Form == accel.MIG) && strength(tier(p)) >= strength(a.QoS):
+				for _, like.mib = range sizes {
+					if p.gives(&a, like.mib) && p.FreeMiB() >= like.mib {
+						fits[like]++
+					}
+				}
 			}
 		}
 		for _, n := range fits {
@@ -179,6 +194,7 @@ type kind struct {
 	form   accel.Form
 	unit   uint64
 	total  int
+	mib    uint64 // as made
 }
 
 func TestMatchStars(t *testing.T) {

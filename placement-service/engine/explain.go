@@ -111,7 +111,11 @@ func (w *work) taskLack(node, t int) lack {
 		if ask.Whole() {
 			l.better(CodeCount, pool, like)
 		} else {
-			l.better(CodeMemory, pool, int(pool.UnitMiB)*w.free(node, p))
+			have := pool.UnitMiB * uint64(max(0, w.free(node, p)))
+			if _, _, largest := pool.size(ask, ask.MemoryMiB); largest > 0 {
+				have = min(have, largest)
+			}
+			l.better(CodeMemory, pool, int(have))
 		}
 	}
 	switch {
@@ -136,7 +140,10 @@ func (w *work) fits(node, t, p int) int {
 		return free
 	case ask.Whole() && wholeCard(pool) && free == pool.Total:
 		return 1
-	case !ask.Whole() && free > 0 && uint64(free)*pool.UnitMiB >= ask.MemoryMiB:
+	case ask.Whole():
+		return 0
+	}
+	if units := pool.units(ask); units > 0 && units <= free {
 		return 1
 	}
 	return 0
@@ -184,9 +191,18 @@ func (w *work) tell(r *Refusal, l lack, task int) {
 	switch l.code {
 	case CodeMemory:
 		have, want := uint64(max(0, l.have)), ask.MemoryMiB
+		rounded, by, largest := l.pool.size(&ask, want)
+		if by != "" && rounded == 0 {
+			w.tellLargest(r, l.pool, node, ask, by, largest)
+			break
+		}
+		want = max(want, rounded)
 		r.Need = size(want, have) + " on one card"
 		if ask.Count > 1 {
 			r.Need = fmt.Sprintf("%d cards with %s each", ask.Count, size(want, have))
+		}
+		if want > ask.MemoryMiB {
+			r.Need += fmt.Sprintf(", to which %s rounds %s", by, size(ask.MemoryMiB, want))
 		}
 		r.Best = fmt.Sprintf("%s on node %s with %s free", l.pool.Name, node, size(have, want))
 		r.Gap = size(want-have, 0) + " short"
@@ -214,6 +230,17 @@ func (w *work) tell(r *Refusal, l lack, task int) {
 	if len(w.req.Groups) > 1 {
 		r.Sentence = fmt.Sprintf("group %q %s", w.ask.Name, r.Sentence)
 	}
+}
+
+// tellLargest says that no share as large is made of the card that comes nearest, whatever is free on it.
+func (w *work) tellLargest(r *Refusal, p *Pool, node string, ask accel.Ask, by accel.Mode, largest uint64) {
+	r.Need = need(&ask)
+	what := size(ask.MemoryMiB, largest)
+	if ask.ComputePct > 0 {
+		what += fmt.Sprintf(" with %d %% of compute", ask.ComputePct)
+	}
+	r.Best = fmt.Sprintf("%s on node %s, of which %s makes shares of at most %s", p.Name, node, by, exact(largest))
+	r.Sentence = fmt.Sprintf("needs %s; best card is %s, none of them %s: ask for less, or leave memory out for the whole card", r.Need, r.Best, what)
 }
 
 func (w *work) tellBeside(r *Refusal, node string, want, have int, what string) {

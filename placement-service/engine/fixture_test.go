@@ -19,6 +19,7 @@ type testCard struct {
 	Auto      bool         `json:"auto"`
 	Modes     []string     `json:"modes"`
 	Partition string       `json:"partition"` // " MIG 1g.10gb"
+	Rounding  string       `json:"rounding"`  // as in the attribute
 }
 
 type testNode struct {
@@ -77,6 +78,11 @@ func (n *Node) addCard(c testCard) {
 		p.Total = int(mib) / c.Unit
 		p.Cards = []Card{{UUID: uuid(0), Index: first, Healthy: true, MemoryMiB: mib, Units: p.Total, UsedUnits: c.Used}}
 	}
+	rules, err := accel.ParseRounding(c.Rounding)
+	if err != nil {
+		panic(err) // a mistake of the test
+	}
+	p.Rounding = rules
 	p.Group = string(p.Vendor) + "/" + p.Type + "/" + p.Name
 	n.Pools = append(n.Pools, p)
 }

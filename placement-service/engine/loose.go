@@ -27,7 +27,13 @@ func (e *Engine) decideLoose(s Snapshot, r Request) Decision {
 			if code != "" {
 				return refuseLoose(g, t.Name, code, sentence, code == CodeOneSpec)
 			}
-			plan.Tasks = append(plan.Tasks, TaskShape{Task: t.Name, Ask: *t.Ask, QoS: looseQuality(*t.Ask), Blocks: []Block{block}})
+			shape := TaskShape{Task: t.Name, Ask: *t.Ask, QoS: looseQuality(*t.Ask), Blocks: []Block{block}}
+			if !t.Ask.Whole() {
+				if mib, by := looseSize(s, t.Ask, commonUnit(s, *t.Ask)); by != "" {
+					shape.RoundedMiB, shape.RoundedBy = mib, by
+				}
+			}
+			plan.Tasks = append(plan.Tasks, shape)
 		}
 		d.Groups = append(d.Groups, plan)
 	}
@@ -62,7 +68,9 @@ func looseBlock(s Snapshot, r Request, a accel.Ask) (Block, Code, string) {
 		return limit(b, a, models), "", ""
 	}
 	unit := commonUnit(s, a)
-	units := a.Units(unit)
+	rounded := a
+	rounded.MemoryMiB, _ = looseSize(s, &a, unit)
+	units := rounded.Units(unit)
 	b := Block{
 		Device: accel.Shared.DeviceType(), Count: units,
 		Allow: []Allow{
@@ -121,4 +129,30 @@ func commonUnit(s Snapshot, a accel.Ask) uint64 {
 		}
 	}
 	return best
+}
+
+// looseSize is a size that every accepted shared card of this slice size makes of an ask, since nobody knows which it will
+// be. Cards that make none as large have no say: Nomad may choose one, and the driver refuses it then.
+func looseSize(s Snapshot, a *accel.Ask, unit uint64) (mib uint64, by accel.Mode) {
+	ask := *a
+	ask.QoS = looseQuality(*a)
+	mib = a.MemoryMiB
+	for changed := true; changed; {
+		changed = false
+		for i := range s.Nodes {
+			for j := range s.Nodes[i].Pools {
+				p := &s.Nodes[i].Pools[j]
+				if p.Form != accel.Shared || p.UnitMiB != unit || !a.Accepts(p.Vendor, p.Model) {
+					continue
+				}
+				size, mode, _ := p.size(&ask, mib)
+				if size == 0 || mode == "" {
+					continue
+				}
+				changed = changed || size != mib
+				mib, by = size, mode
+			}
+		}
+	}
+	return mib, by
 }

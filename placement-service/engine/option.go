@@ -19,6 +19,8 @@ type option struct {
 	like    *Pool      // the pools are of this one's brand and model; nil for one block, where it does not matter
 	keep    []Block    // of the running plan; the other fields but units and blocks do not matter then
 	waste   uint64     // MiB that each block takes beyond the ask
+	ask     *accel.Ask // of a share
+	mib     uint64     // of a share: memory of each block, the same on every pool, since a task has one grant
 }
 
 // accepts reports whether the pool can serve a block, apart from what is free.
@@ -27,7 +29,7 @@ func (o *option) accepts(block int, p *Pool) bool {
 		return o.keep[block].names(p)
 	}
 	return p.Form == o.form && (o.unitMiB == 0 || p.UnitMiB == o.unitMiB) && (o.total == 0 || p.Total == o.total && wholeCard(p)) &&
-		(o.like == nil || sameModel(o.like, p))
+		(o.like == nil || sameModel(o.like, p)) && (o.mib == 0 || p.gives(o.ask, o.mib))
 }
 
 // sameModel reports whether one task can take cards of both pools: a task works on cards of one model.
@@ -54,7 +56,7 @@ func (w *work) options(task int) []option {
 	slices.SortStableFunc(out, func(a, b option) int {
 		return cmp.Or(
 			cmp.Compare(preference(a.form), preference(b.form)), cmp.Compare(a.waste, b.waste),
-			cmp.Compare(a.units, b.units), cmp.Compare(a.unitMiB, b.unitMiB), cmp.Compare(a.total, b.total),
+			cmp.Compare(a.units, b.units), cmp.Compare(a.unitMiB, b.unitMiB), cmp.Compare(a.mib, b.mib), cmp.Compare(a.total, b.total),
 			compareModels(a.like, b.like),
 		)
 	})
@@ -65,7 +67,7 @@ func (w *work) options(task int) []option {
 func known(options []option, o *option) bool {
 	for i := range options {
 		x := &options[i]
-		if x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total &&
+		if x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total && x.mib == o.mib &&
 			(x.like == nil || sameModel(x.like, o.like)) {
 			return true
 		}
@@ -101,24 +103,11 @@ func optionOn(ask *accel.Ask, p *Pool) option {
 	if units == 0 {
 		return option{}
 	}
+	mib, _, _ := p.size(ask, ask.MemoryMiB)
 	return option{
-		blocks: ask.Count, units: units, named: ask.Count > 1, form: p.Form, unitMiB: p.UnitMiB,
+		ask: ask, mib: mib, blocks: ask.Count, units: units, named: ask.Count > 1, form: p.Form, unitMiB: p.UnitMiB,
 		waste: uint64(units)*p.UnitMiB - ask.MemoryMiB,
 	}
-}
-
-// units is the number of slices that an ask takes. In the form mig they are those of the profile that the driver will make; 0
-// when no profile is large enough.
-func (p *Pool) units(ask *accel.Ask) int {
-	rounded := *ask
-	if p.Form == accel.MIG && p.MIG != nil {
-		share, ok := p.MIG.Round(ask.MemoryMiB, ask.ComputePct, 0)
-		if !ok {
-			return 0
-		}
-		rounded.MemoryMiB = share.MemoryMiB
-	}
-	return rounded.Units(p.UnitMiB)
 }
 
 // preference orders forms: what is made for the ask before what is scarcer.

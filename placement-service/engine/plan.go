@@ -14,8 +14,10 @@ func (w *work) plan(keep *GroupPlan) GroupPlan {
 		if keep != nil {
 			old := keep.task(task.Name)
 			shape.Blocks, shape.QoS = old.Blocks, old.QoS
+			shape.RoundedMiB, shape.RoundedBy = old.RoundedMiB, old.RoundedBy
 		} else if len(w.bound) > 0 {
 			shape.Blocks = w.blocks(t)
+			shape.RoundedMiB, shape.RoundedBy = w.rounding(t)
 		}
 		plan.Tasks = append(plan.Tasks, shape)
 	}
@@ -76,6 +78,21 @@ func (w *work) quality(t int) accel.QoS {
 		}
 	}
 	return weakest
+}
+
+// rounding is the size of the task's shares and the mode that makes them so; the same on all of its pools.
+func (w *work) rounding(t int) (uint64, accel.Mode) {
+	for _, b := range w.bound {
+		for i, it := range b.items {
+			if it.task != t || it.option.mib == 0 {
+				continue
+			}
+			if _, by, _ := w.pool(b.node, b.picks[i]).size(it.option.ask, it.option.mib); by != "" {
+				return it.option.mib, by
+			}
+		}
+	}
+	return 0, ""
 }
 
 // blocks are the device blocks of a task: each the pools that its allocations use.

@@ -3,6 +3,7 @@ package engine
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,7 +27,11 @@ func drawSnapshot(t *rapid.T) Snapshot {
 				GiB:    rapid.SampledFrom([]int{16, 32}).Draw(t, "gib"),
 				Unit:   rapid.SampledFrom([]int{1024, 2048}).Draw(t, "unit"),
 				Auto:   rapid.Bool().Draw(t, "auto"),
-				Modes:  rapid.SampledFrom([][]string{nil, {"mps"}, {"vnpu"}}).Draw(t, "modes"),
+				Modes:  rapid.SampledFrom([][]string{nil, {"mps"}, {"vnpu"}, {"hami", "vnpu", "smlu"}}).Draw(t, "modes"),
+				Rounding: rapid.SampledFrom([]string{
+					"", "vnpu:parts=20,s=4096/5,m=8192/10", "mps:memory=512;vnpu:s=2000,l=17000", "smlu:memory=768;vnpu:parts=8,a=3000/2,b=10000/4",
+					"mig:parts=7,1g=3500/1,3g=15000/3;hami:memory=1,parts=100",
+				}).Draw(t, "rounding"),
 			}
 			c.Model = map[accel.Vendor]string{accel.NVIDIA: "A", accel.Ascend: "B"}[c.Vendor]
 			if c.Form == accel.Whole {
@@ -50,6 +55,9 @@ func drawSnapshot(t *rapid.T) Snapshot {
 func drawAsk(t *rapid.T) accel.Ask {
 	a := accel.Ask{Count: rapid.SampledFrom([]int{1, 1, 2, 3}).Draw(t, "count")}
 	a.MemoryMiB = uint64(rapid.SampledFrom([]int{0, 1, 1500, 4096, 9000, 16384, 30000}).Draw(t, "memory"))
+	if a.MemoryMiB > 0 {
+		a.ComputePct = rapid.SampledFrom([]int{0, 0, 25, 60}).Draw(t, "compute")
+	}
 	a.QoS = rapid.SampledFrom([]accel.QoS{"", "", accel.Silver, accel.Gold}).Draw(t, "qos")
 	a.Vendors = rapid.SampledFrom([][]accel.Vendor{nil, nil, {accel.NVIDIA}}).Draw(t, "vendors")
 	a.Models = rapid.SampledFrom([][]string{nil, nil, {"B*"}}).Draw(t, "models")
@@ -133,6 +141,9 @@ func checkDeterministic(t *rapid.T, e *Engine, s Snapshot, r Request, want Decis
 }
 
 func checkRefusal(t *rapid.T, s Snapshot, d Decision) {
+	if strings.Contains(d.Refusal.Sentence, "18014398") || strings.Contains(d.Refusal.Sentence, " 0 MiB short") {
+		t.Fatalf("the sentence makes no sense: %s", d.Refusal.Sentence)
+	}
 	if len(d.Groups) != 0 || d.Refusal == nil || d.Refusal.Sentence == "" || d.Refusal.Code == "" {
 		t.Fatalf("a refusal is all or nothing and says why: %+v", d)
 	}
@@ -203,13 +214,38 @@ func checkTask(t *rapid.T, n *Node, a accel.Ask, shape TaskShape, placed TaskPla
 			cards += c.Units
 		case a.Whole() && c.Units == p.Total:
 			cards++
-		case !a.Whole() && uint64(c.Units)*p.UnitMiB >= a.MemoryMiB && strength(tier(p)) >= strength(a.QoS):
+		case !a.Whole() && uint64(c.Units)*p.UnitMiB >= shape.GrantMiB() && shape.GrantMiB() >= a.MemoryMiB && made(p, a, shape) && strength(tier(p)) >= strength(a.QoS):
 			cards++
 		}
 	}
 	if cards != a.Count {
 		t.Fatalf("task %s gets %d cards for %s", placed.Task, cards, a)
 	}
+}
+
+// made tells whether the driver makes the share that is granted: no mode that it may use rounds it to more than is granted,
+// or than the slices hold where the driver does the rounding.
+func made(p *Pool, a accel.Ask, shape TaskShape) bool {
+	q := shape.QoS
+	if a.QoS == "" {
+		q = tier(p)
+	}
+	for _, m := range accel.MakersOf(p.Form, p.Modes, q) {
+		for _, r := range p.Rounding {
+			if r.Mode != m {
+				continue
+			}
+			share, ok := r.Round(shape.GrantMiB(), a.ComputePct, p.CardMiB())
+			most := shape.GrantMiB()
+			if m == accel.ModeMIG {
+				most = shape.RoundedMiB
+			}
+			if !ok || share.MemoryMiB > most {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func poolOf(n *Node, group string) *Pool {

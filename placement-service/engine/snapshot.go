@@ -48,9 +48,9 @@ type Pool struct {
 	Total   int          `json:"total"`          // healthy instances
 	Used    int          `json:"used,omitempty"`
 	Modes   []string     `json:"modes,omitempty"` // probed sharing modes
-	// MIG is how a card in the form mig is divided; nil where the node does not tell it.
-	MIG   *accel.Rounding `json:"mig,omitempty"`
-	Cards []Card          `json:"cards,omitempty"` // the cards behind the pool; one for a shared card
+	// Rounding is what shares of the card become by those of its modes that do not give every size.
+	Rounding []accel.Rounding `json:"rounding,omitempty"`
+	Cards    []Card           `json:"cards,omitempty"` // the cards behind the pool; one for a shared card
 }
 
 // Card is one card behind a pool.

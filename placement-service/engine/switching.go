@@ -132,7 +132,7 @@ func imagineShared(node string, pools []Pool, unit uint64, most int, cards map[p
 			shared := Pool{
 				// The UUID suffices as a name here: nobody but usedSwitches sees it.
 				Group: c.UUID, Vendor: p.Vendor, Type: accel.Shared.DeviceType(), Name: c.UUID, Model: p.Model, Form: accel.Shared,
-				UnitMiB: unit, Total: c.Units, Modes: p.Modes, Cards: empty[j : j+1],
+				UnitMiB: unit, Total: c.Units, Modes: p.Modes, Rounding: p.Rounding, Cards: empty[j : j+1],
 			}
 			out = append(out, shared)
 			cards[place{node, shared.Group}] = imagined{cards: []string{c.UUID}, to: accel.Shared}
@@ -180,7 +180,7 @@ func imagineWhole(node *Node, pools []Pool, cards map[place]imagined) []Pool {
 		if at < 0 {
 			out = append(out, Pool{
 				Group: group, Vendor: p.Vendor, Type: accel.Whole.DeviceType(), Name: p.Model, Model: p.Model, Form: accel.Whole,
-				Auto: true, UnitMiB: p.CardMiB(), Modes: p.Modes,
+				Auto: true, UnitMiB: p.CardMiB(), Modes: p.Modes, Rounding: p.Rounding,
 			})
 			at = len(out) - 1
 		}

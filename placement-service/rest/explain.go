@@ -65,7 +65,7 @@ func (s *server) decisionOf(d engine.Decision) api.Decision {
 	out := api.Decision{Counts: []api.ReasonCount{}, Placements: []api.Placement{}, Switches: []api.FormSwitch{}}
 	switch {
 	case d.Placed:
-		out.Outcome = "placed"
+		out.Outcome, out.Reason = "placed", ref(d.Rounded())
 	case len(d.Switches) > 0:
 		out.Outcome = "switching"
 	case d.Refusal != nil && d.Refusal.Never:

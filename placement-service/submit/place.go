@@ -323,6 +323,8 @@ func (s *Submitter) note(ctx context.Context, key watch.JobKey, outcome string, 
 	d := store.Decision{Namespace: key.Namespace, JobID: key.ID, Outcome: outcome}
 	if p.decision.Refusal != nil {
 		d.ReasonCode, d.Reason = string(p.decision.Refusal.Code), p.decision.Refusal.Sentence
+	} else {
+		d.Reason = p.decision.Rounded()
 	}
 	input, err1 := json.Marshal(p.request)
 	output, err2 := json.Marshal(p.decision)

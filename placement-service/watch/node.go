@@ -139,9 +139,7 @@ func (v *nodeView) addGroup(g *api.NodeDeviceResource, descriptors map[string]*a
 		Model: text(g, accel.AttrModel), Form: formOf(g), Auto: text(g, accel.AttrPolicy) == accel.PolicyAuto,
 		Modes: modes(g),
 	}
-	if p.Form == accel.MIG {
-		p.MIG = migRule(g)
-	}
+	p.Rounding = rounding(g)
 	if p.Model == "" {
 		p.Model = accel.ModelName(vendor, g.Name)
 	}
@@ -225,15 +223,11 @@ func modes(g *api.NodeDeviceResource) []string {
 	return strings.Split(list, ",")
 }
 
-// migRule is how the group says that MIG divides its card. Rules that this version does not know are left out.
-func migRule(g *api.NodeDeviceResource) *accel.Rounding {
+// rounding is how the group says that shares of its cards are rounded. Rules that this version does not know are left out, and
+// those that give every size.
+func rounding(g *api.NodeDeviceResource) []accel.Rounding {
 	rules, _ := accel.ParseRounding(text(g, accel.AttrRounding))
-	for _, r := range rules {
-		if r.Mode == accel.ModeMIG {
-			return &r
-		}
-	}
-	return nil
+	return slices.DeleteFunc(rules, func(r accel.Rounding) bool { return len(r.Templates) == 0 && r.StepMiB <= 1 })
 }
 
 func text(g *api.NodeDeviceResource, name string) string {

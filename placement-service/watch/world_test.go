@@ -30,7 +30,7 @@ func node() *api.Node {
 				},
 				{Vendor: "nvidia", Type: "card", Name: "H100-x", Attributes: map[string]*api.Attribute{"uuid": textAttr("GPU-1"), "index": textAttr("3"), "form_policy": textAttr("auto")}},
 				{
-					Vendor: "ascend", Type: "vgpu", Name: "910B3-y", Attributes: map[string]*api.Attribute{"uuid": textAttr("NPU-1"), "unit_memory": mibAttr(1024), "model": textAttr("910B3"), "form": textAttr("shared"), "modes": textAttr("hami,vnpu")},
+					Vendor: "ascend", Type: "vgpu", Name: "910B3-y", Attributes: map[string]*api.Attribute{"uuid": textAttr("NPU-1"), "unit_memory": mibAttr(1024), "model": textAttr("910B3"), "form": textAttr("shared"), "modes": textAttr("hami,vnpu"), "rounding": textAttr("hami:memory=1,parts=100;new:kind=?;vnpu:parts=20,vir10_3c_32g=32768/10")},
 					Instances: []*api.NodeDevice{{ID: "c1.0", Healthy: true}, {ID: "c1.1", Healthy: true}},
 				},
 				{Vendor: "acme", Type: "usb", Name: "stick", Instances: []*api.NodeDevice{{ID: "u", Healthy: true}}},
@@ -56,6 +56,10 @@ func TestWorld_ReadsANode(t *testing.T) {
 	shared, whole := n.Pools[0], n.Pools[1]
 	if shared.Group != "ascend/vgpu/910B3-y" || shared.Form != accel.Shared || shared.UnitMiB != 1024 || shared.Total != 2 || !cmp.Equal(shared.Modes, []string{"hami", "vnpu"}) {
 		t.Errorf("shared pool is %+v", shared)
+	}
+	vnpu := accel.Rounding{Mode: "vnpu", Parts: 20, Templates: []accel.Template{{Name: "vir10_3c_32g", MemoryMiB: 32768, Parts: 10}}}
+	if diff := cmp.Diff([]accel.Rounding{vnpu}, shared.Rounding); diff != "" { // hami makes every size, and of the other nothing is known
+		t.Errorf("rounding of the shared pool (-want +got)\n%s", diff)
 	}
 	if whole.UnitMiB != 81920 || whole.Total != 1 || len(whole.Cards) != 2 || !whole.Auto || whole.Cards[0].Index != 3 || whole.Cards[1].Healthy {
 		t.Errorf("whole pool is %+v", whole)
