@@ -57,7 +57,7 @@ func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
-	b := build{}
+	b := build{dataRoot: info.RootDir}
 	if b.access, err = r.access(p, info); err != nil {
 		return supervisor.Spec{}, err
 	}

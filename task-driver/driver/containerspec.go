@@ -17,6 +17,8 @@ type build struct {
 	image  string
 	access access.Access
 	unset  []string // variables of the image that a task does not get
+
+	dataRoot string // where the daemon keeps its own
 }
 
 // container turns a plan into what is asked of the daemon. It is pure but for looking at links. What a job says comes
@@ -31,7 +33,7 @@ func (r *dockerRuntime) container(p *plan, b build) (docker.Container, error) {
 	bad(r.hostModes(p.tc))
 	caps, err := r.options.capabilities(p.tc.CapAdd, p.tc.CapDrop)
 	bad(err)
-	mounts, err := r.mounts(p)
+	mounts, err := r.mounts(p, b.dataRoot)
 	bad(err)
 	devices, err := r.devices(p)
 	bad(err)

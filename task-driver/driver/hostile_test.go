@@ -3,6 +3,7 @@ package driver
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,5 +93,55 @@ func TestStart_LeaseGoesWithAReservationThatCannotBeTaken(t *testing.T) {
 	}
 	if leases, err := grant.Leases(filepath.Join(r.state, "leases")); err != nil || len(leases) != 0 {
 		t.Errorf("leases = %v, %v", leases, err)
+	}
+}
+
+// The node's own places are refused by every path that leads to them: links on either side, and the folders around them.
+func TestDocker_NodesPlacesByOtherPaths(t *testing.T) {
+	t.Parallel()
+	disk, err := filepath.EvalSymlinks(t.TempDir()) // where the data are in truth, as on nodes with a second disk
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(disk, link); err != nil {
+		t.Fatal(err)
+	}
+	r, fake := dockerRig(t, map[string]any{"volumes_enabled": true})
+	socket := strings.TrimPrefix(fake.Host, "unix://")
+	r.config["state_dir"] = filepath.Join(link, "heteroflow")
+	r.restart()
+	fake.SetRootDir(filepath.Join(link, "docker"))
+	fine := t.TempDir()
+	for name, c := range map[string]struct {
+		source, want string
+	}{
+		"the state folder's true place":  {filepath.Join(disk, "heteroflow/shares"), "belongs to the node itself"},
+		"around it":                      {disk, "belongs to the node itself"},
+		"the state folder by its link":   {filepath.Join(link, "heteroflow"), "belongs to the node itself"},
+		"another allocation's folder":    {filepath.Join(disk, "nomad/alloc/other/web/secrets"), "belongs to the node itself"},
+		"the folder of docker's socket":  {filepath.Dir(socket), "docker { allow_docker_socket = true }"},
+		"docker's data":                  {filepath.Join(disk, "docker/volumes"), "belongs to the node itself"},
+		"docker's data by their link":    {filepath.Join(link, "docker"), "belongs to the node itself"},
+		"what is below no place is fine": {fine, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inNomad := func(cfg *driverpb.TaskConfig) {
+				dir := filepath.Join(disk, "nomad/alloc", allocID)
+				if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Symlink(cfg.AllocDir, dir); err != nil && !os.IsExist(err) {
+					t.Fatal(err)
+				}
+				cfg.AllocDir = filepath.Join(link, "nomad/alloc", allocID)
+			}
+			config := with(map[string]any{"volumes": []string{c.source + ":/x"}})
+			if c.want == "" {
+				made(t, r, fake, config)
+				return
+			}
+			refusedStart(t, r, config, c.want, inNomad)
+		})
 	}
 }

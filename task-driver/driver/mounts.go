@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/task-driver/access"
@@ -16,8 +17,9 @@ var propagations = map[string]string{
 	"": "", "private": "rprivate", "host-to-task": "rslave", "bidirectional": "rshared",
 }
 
-// mounts are the task's folders, what Nomad hands over (volumes, device plugins), and what the config asks for.
-func (r *dockerRuntime) mounts(p *plan) ([]docker.Mount, error) {
+// mounts are the task's folders, what Nomad hands over (volumes, device plugins), and what the config asks for. dataRoot is
+// where the daemon keeps its own; empty when it has not been asked yet.
+func (r *dockerRuntime) mounts(p *plan, dataRoot string) ([]docker.Mount, error) {
 	taskDir := filepath.Join(p.cfg.GetAllocDir(), p.cfg.GetName())
 	out := []docker.Mount{
 		{Type: "bind", Source: filepath.Join(p.cfg.GetAllocDir(), "alloc"), Target: "/alloc"},
@@ -37,7 +39,7 @@ func (r *dockerRuntime) mounts(p *plan) ([]docker.Mount, error) {
 			m.Driver = p.tc.VolumeDriver
 		}
 		if err == nil {
-			m, err = r.allowed(p, m)
+			m, err = r.allowed(p, m, dataRoot)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("volumes: %w", err)
@@ -45,7 +47,7 @@ func (r *dockerRuntime) mounts(p *plan) ([]docker.Mount, error) {
 		out = append(out, m)
 	}
 	for _, c := range p.tc.Mounts {
-		m, err := r.allowed(p, c.mount())
+		m, err := r.allowed(p, c.mount(), dataRoot)
 		if err != nil {
 			return nil, fmt.Errorf("mount: %w", err)
 		}
@@ -106,7 +108,7 @@ var forbidden = []string{"/dev", "/proc", "/sys", "/boot", "/etc", "/root", "/va
 
 // allowed checks a mount the job asks for. A relative source lies in the task's folder and may neither leave it (nor
 // the shared folder of the allocation) by dots nor by links; everything else needs the administrator's leave.
-func (r *dockerRuntime) allowed(p *plan, m docker.Mount) (docker.Mount, error) {
+func (r *dockerRuntime) allowed(p *plan, m docker.Mount, dataRoot string) (docker.Mount, error) {
 	switch {
 	case m.Type == "tmpfs":
 		return m, nil
@@ -126,9 +128,13 @@ func (r *dockerRuntime) allowed(p *plan, m docker.Mount) (docker.Mount, error) {
 	if err != nil {
 		return m, err
 	}
-	if socket, ok := strings.CutPrefix(r.options.Endpoint, "unix://"); ok && (source == filepath.Clean(socket) || m.Source == socket) || filepath.Base(source) == "docker.sock" {
+	sockets, err := r.sockets()
+	if err != nil {
+		return m, err
+	}
+	if slices.Contains(sockets, source) || filepath.Base(source) == "docker.sock" {
 		if !r.options.AllowDockerSocket {
-			return m, errors.New("the Docker socket would give the task the whole node: leave it out, or have docker { allow_docker_socket = true } set in the plugin's config")
+			return m, errDockerSocket
 		}
 		return m, nil
 	}
@@ -138,14 +144,39 @@ func (r *dockerRuntime) allowed(p *plan, m docker.Mount) (docker.Mount, error) {
 	if r.options.AllowPrivileged {
 		return m, nil
 	}
-	// So are the folders of other allocations, and the driver's own: what is in them is shared with others.
-	for _, place := range append([]string{filepath.Dir(p.cfg.GetAllocDir()), r.stateDir, r.modelsDir}, forbidden...) {
-		if within(place, source) || within(source, place) {
+	// So are the folders of other allocations, the driver's own and the daemon's: what is in them is shared with others.
+	for _, place := range append([]string{filepath.Dir(p.cfg.GetAllocDir()), r.stateDir, r.modelsDir, dataRoot}, forbidden...) {
+		if place == "" {
+			continue
+		}
+		real, err := realPath(place)
+		if err != nil {
+			return m, err
+		}
+		if overlap(place, source) || overlap(real, source) {
 			return m, fmt.Errorf("source %s: %s belongs to the node itself: mount a folder made for the task, or have docker { allow_privileged = true } set in the plugin's config", m.Source, place)
 		}
 	}
+	if !r.options.AllowDockerSocket && slices.ContainsFunc(sockets, func(socket string) bool { return within(source, socket) }) {
+		return m, errDockerSocket
+	}
 	return m, nil
 }
+
+var errDockerSocket = errors.New("the Docker socket would give the task the whole node: leave it out, or have docker { allow_docker_socket = true } set in the plugin's config")
+
+// sockets are the paths of the daemon's socket on this machine: as it is configured, and where that leads.
+func (r *dockerRuntime) sockets() ([]string, error) {
+	socket, ok := strings.CutPrefix(r.options.Endpoint, "unix://")
+	if !ok {
+		return nil, nil
+	}
+	real, err := realPath(filepath.Clean(socket))
+	return []string{filepath.Clean(socket), real}, err
+}
+
+// overlap reports whether one of two clean paths lies in the other.
+func overlap(a, b string) bool { return within(a, b) || within(b, a) }
 
 // inside places a relative source in the task's folder.
 func (r *dockerRuntime) inside(p *plan, m docker.Mount) (docker.Mount, error) {

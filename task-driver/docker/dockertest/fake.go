@@ -40,6 +40,7 @@ type Engine struct {
 	imageEnv   map[string][]string
 	auths      []string // headers of pulls
 	cdiDirs    []string
+	rootDir    string
 	registry   map[string]bool // images that a pull finds
 	faults     []*Fault
 	requests   []string
@@ -98,6 +99,7 @@ func New(t testing.TB) *Engine {
 	e := &Engine{
 		t: t, socket: filepath.Join(dir, "d.sock"), containers: map[string]*container{}, images: map[string]bool{}, imageEnv: map[string][]string{},
 		registry: map[string]bool{}, runtimes: []string{"runc"}, apiVersion: "1.47", execs: map[string]*execution{}, lastBody: map[string][]byte{},
+		rootDir: "/var/lib/docker",
 	}
 	e.Host = "unix://" + e.socket
 	e.Up()
@@ -164,6 +166,9 @@ func (e *Engine) SetImageEnv(ref string, env ...string) {
 
 // SetCDI makes the daemon one that resolves CDI names from these folders.
 func (e *Engine) SetCDI(dirs ...string) { e.mu.Lock(); defer e.mu.Unlock(); e.cdiDirs = dirs }
+
+// SetRootDir says where the daemon keeps its own, /var/lib/docker but for this.
+func (e *Engine) SetRootDir(dir string) { e.mu.Lock(); defer e.mu.Unlock(); e.rootDir = dir }
 
 // Auths are the credentials that pulls came with, decoded; empty for a pull without.
 func (e *Engine) Auths() []string {

@@ -143,10 +143,10 @@ func (e *Engine) info(w http.ResponseWriter) {
 	for _, name := range e.runtimes {
 		runtimes[name] = map[string]string{"path": name}
 	}
-	dirs := e.cdiDirs
+	dirs, rootDir := e.cdiDirs, e.rootDir
 	e.mu.Unlock()
 	answer(w, http.StatusOK, map[string]any{
-		"ServerVersion": "99.1.0", "OSType": "linux", "Runtimes": runtimes, "DockerRootDir": "/var/lib/docker", "CDISpecDirs": dirs,
+		"ServerVersion": "99.1.0", "OSType": "linux", "Runtimes": runtimes, "DockerRootDir": rootDir, "CDISpecDirs": dirs,
 	})
 }
 
