@@ -28,6 +28,7 @@ type Models struct {
 	MaxSize   string   `codec:"max_size"`
 	Peers     []string `codec:"peers"`
 	FileRoots []string `codec:"file_roots"`
+	AskSource bool     `codec:"ask_source"`
 	S3        *struct {
 		Endpoint     string `codec:"endpoint"`
 		Region       string `codec:"region"`
@@ -50,6 +51,7 @@ func modelFields() nomadplugin.Fields {
 	list := func(name string) *hclspec.Spec { return nomadplugin.Attr(name, "list(string)", false) }
 	return nomadplugin.Fields{"models": nomadplugin.Block("models", false, nomadplugin.Object(nomadplugin.Fields{
 		"dir": text("dir"), "max_size": text("max_size"), "peers": list("peers"), "file_roots": list("file_roots"),
+		"ask_source": nomadplugin.OptBool("ask_source", false),
 		"s3": nomadplugin.Block("s3", false, nomadplugin.Object(nomadplugin.Fields{
 			"endpoint": text("endpoint"), "region": text("region"), "access_key": text("access_key"),
 			"secret_key": text("secret_key"), "session_token": text("session_token"),
@@ -71,7 +73,7 @@ func (s *settings) settleModels() error {
 	if m == nil {
 		m = &Models{}
 	}
-	s.cache = modelcache.Options{Dir: m.Dir, Peers: m.Peers, FileRoots: m.FileRoots}
+	s.cache = modelcache.Options{Dir: m.Dir, Peers: m.Peers, FileRoots: m.FileRoots, AskSource: m.AskSource}
 	if s.cache.Dir == "" {
 		s.cache.Dir = filepath.Join(s.StateDir, "models")
 	}

@@ -207,6 +207,46 @@ func TestEnsure_FetchesOnceAndKeeps(t *testing.T) {
 	}
 }
 
+// With AskSource, to know a checksum is not enough. A peer must not give it away either.
+func TestEnsure_AsksTheSource(t *testing.T) {
+	t.Parallel()
+	body := content(90, 1000)
+	web := serve(t, map[string][]byte{"m": body}, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "Bearer right" {
+				w.WriteHeader(http.StatusForbidden)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	})
+	has := newRig(t)
+	ensure := func(r *rig, task, token string) error {
+		_, err := r.Ensure(context.Background(), modelcache.Ask{TaskID: task, Source: web.URL + "/m", Checksum: checksum(body), Env: map[string]string{"HETEROFLOW_MODEL_TOKEN": token}}, r.event)
+		return err
+	}
+	if err := ensure(has, "a", "right"); err != nil {
+		t.Fatal(err)
+	}
+	if err := ensure(has, "b", "wrong"); err != nil {
+		t.Errorf("without the option: %v", err)
+	}
+	peer := httptest.NewServer(http.FileServer(http.Dir(has.dir)))
+	t.Cleanup(peer.Close)
+	r := newRig(t, func(o *modelcache.Options) { o.AskSource, o.Peers = true, []string{peer.URL} })
+	for range 2 { // from a peer, then from the cache
+		if err := ensure(r, "b", "wrong"); err == nil || !strings.Contains(err.Error(), "not allowed") {
+			t.Errorf("a task without leave gets the model: %v", err)
+		}
+		if err := ensure(r, "a", "right"); err != nil {
+			t.Error(err)
+		}
+	}
+	if users, err := r.Users(); err != nil || len(users) != 1 {
+		t.Errorf("users are %v, %v", users, err)
+	}
+}
+
 func TestEnsure_ManyAskOneFetches(t *testing.T) {
 	t.Parallel()
 	body := content(2, 2<<20)

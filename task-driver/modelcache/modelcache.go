@@ -48,6 +48,9 @@ type Options struct {
 	Peers []string
 	// FileRoots are the folders of the node that file sources may lie in.
 	FileRoots []string
+	// AskSource has the source of a model that is here already asked whether it gives it to this task too. Without, who
+	// knows a model's checksum may use it.
+	AskSource bool
 	// S3 are the node's own store and credentials, for tasks that bring none.
 	S3     S3
 	Client *http.Client // nil is one that follows the proxy variables; used for peers too
@@ -152,7 +155,7 @@ func (c *Cache) Ensure(ctx context.Context, a Ask, event func(string)) (Model, e
 
 func (c *Cache) ensure(ctx context.Context, m Model, from origin, event func(string)) error {
 	if there, err := c.complete(m.key); there || err != nil {
-		return err
+		return errors.Join(err, c.asked(ctx, m, from))
 	}
 	lock, err := c.await(ctx, m, event)
 	if err != nil {
@@ -165,7 +168,12 @@ func (c *Cache) ensure(ctx context.Context, m Model, from origin, event func(str
 // fetchLocked fetches under the model's lock.
 func (c *Cache) fetchLocked(ctx context.Context, m Model, from origin, event func(string)) error {
 	if there, err := c.complete(m.key); there || err != nil {
-		return err
+		return errors.Join(err, c.asked(ctx, m, from))
+	}
+	if len(c.o.Peers) > 0 { // they ask nobody for leave
+		if err := c.asked(ctx, m, from); err != nil {
+			return err
+		}
 	}
 	began := time.Now()
 	f := &fetch{cache: c, model: m, dir: filepath.Join(c.o.Dir, partialDir, m.key), event: event}
@@ -177,6 +185,26 @@ func (c *Cache) fetchLocked(ctx context.Context, m Model, from origin, event fun
 	}
 	event(fmt.Sprintf("Fetched model %s (%s) in %s", m.Name, formatBytes(f.total.Load()), time.Since(began).Round(100*time.Millisecond)))
 	return nil
+}
+
+// asked asks the source of a model that is here, if that is wanted. The answer's body is not read.
+func (c *Cache) asked(ctx context.Context, m Model, from origin) error {
+	if !c.o.AskSource {
+		return nil
+	}
+	name := ""
+	if m.Tree {
+		name = manifestName
+	}
+	p, err := from.open(ctx, name, 0, "")
+	if err == nil {
+		return p.body.Close()
+	}
+	err = fmt.Errorf("the source does not give the model to this task: %w", err)
+	if isStubborn(err) {
+		return err
+	}
+	return &passing{err}
 }
 
 // complete reports whether a model is there. It is whole if it is: see publish.
