@@ -25,7 +25,7 @@ func (p *plan) accessCards() []access.Card {
 	return out
 }
 
-// applyAccess puts in what the cards need. Where the job mounts something at a place of theirs, theirs stays.
+// applyAccess puts in what the cards need. Where the job mounts something at a place of theirs or below it, theirs stays.
 func applyAccess(c *docker.Container, a access.Access) {
 	for _, n := range a.Nodes {
 		c.Devices = slices.DeleteFunc(c.Devices, func(d docker.Device) bool { return d.Path == n.Inside })
@@ -45,8 +45,12 @@ func applyAccess(c *docker.Container, a access.Access) {
 	}
 }
 
+// replaceMount puts a mount in the place of what is at its target and below it. Of two that lie in each other the outer one is
+// to come first.
 func replaceMount(mounts []docker.Mount, m docker.Mount) []docker.Mount {
-	mounts = slices.DeleteFunc(mounts, func(have docker.Mount) bool { return filepath.Clean(have.Target) == filepath.Clean(m.Target) })
+	mounts = slices.DeleteFunc(slices.Clone(mounts), func(have docker.Mount) bool {
+		return within(filepath.Clean(m.Target), filepath.Clean(have.Target))
+	})
 	return append(mounts, m)
 }
 

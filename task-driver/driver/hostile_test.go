@@ -7,11 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/access"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/docker/dockertest"
+	"github.com/heteroflow/heteroflow/task-driver/share"
 )
 
 // Containers that carry a task's label and not this driver's are somebody else's: an image hands its labels on to every
@@ -143,5 +147,35 @@ func TestDocker_NodesPlacesByOtherPaths(t *testing.T) {
 			}
 			refusedStart(t, r, config, c.want, inNomad)
 		})
+	}
+}
+
+// What a share and a card mount stays theirs: a job that mounts below it would put its own limits in their place, or its own
+// library.
+func TestContainer_JobMountsNothingIntoAShare(t *testing.T) {
+	t.Parallel()
+	job := []docker.Mount{
+		{Type: "bind", Source: "/a", Target: "/local"},
+		{Type: "bind", Source: "/a", Target: "/etc/vdev/vdev0.conf"},
+		{Type: "tmpfs", Target: "/etc/../etc/vdev/sub/"},
+		{Type: "bind", Source: "/a", Target: "/etc/ld.so.preload"},
+		{Type: "bind", Source: "/a", Target: "/etc/vdevices"},
+		{Type: "bind", Source: "/a", Target: "/etc"},
+		{Type: "bind", Source: "/a", Target: "/opt/driver/lib64"},
+	}
+	c := docker.Container{Mounts: job}
+	applyAccess(&c, access.Access{Mounts: []access.Mount{{Path: "/opt/driver"}}})
+	p := &plan{setup: share.Combined{Setup: share.Setup{Mounts: []share.Mount{
+		{Source: "/s/preload", Target: "/etc/ld.so.preload", ReadOnly: true}, {Source: "/s/vdev", Target: "/etc/vdev", ReadOnly: true},
+		{Source: "/s/inner", Target: "/opt/driver/tools"}, {Source: "/s/own", Target: "/etc/vdev/own"},
+	}}}}
+	p.applyShare(&c)
+	var got []string
+	for _, m := range c.Mounts {
+		got = append(got, m.Source+" "+m.Target)
+	}
+	want := []string{"/a /local", "/a /etc/vdevices", "/a /etc", "/opt/driver /opt/driver", "/s/preload /etc/ld.so.preload", "/s/vdev /etc/vdev", "/s/inner /opt/driver/tools", "/s/own /etc/vdev/own"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("mounts (-want +got):\n%s", diff)
 	}
 }
