@@ -45,13 +45,14 @@ const renderNode = `dri/renderD\d+`
 var brands = map[accel.Vendor]brand{
 	// NVIDIA Container Toolkit documents "nvidia-ctk runtime configure", "nvidia-ctk cdi generate" and the naming of nodes
 	// against lost access (NVIDIA/nvidia-docker issue 1730). With the option accept-nvidia-visible-devices-as-volume-mounts
-	// its runtime also reads the mounts below /var/run/nvidia-container-devices. CUDA_DEVICE_* and the like are HAMi-core's.
+	// its runtime also reads the mounts below /var/run/nvidia-container-devices. NVIDIA_MOFED and NVIDIA_NVSWITCH have it bring
+	// every InfiniBand device, and the switches between cards. CUDA_DEVICE_* and the like are HAMi-core's.
 	accel.NVIDIA: {
 		runtime: "nvidia", needsRuntime: true, cdi: []string{"nvidia.com"},
 		nodes: []string{"/dev/nvidiactl?", "/dev/nvidia-uvm?", "/dev/nvidia-uvm-tools?", "/dev/nvidia-modeset?"},
 		cards: patterns(`nvidia\d+`), parts: patterns(`nvidia-caps/.+`, `nvidia-caps-imex-channels/.+`),
 		variables: []string{
-			"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS", "DOCKER_RESOURCE_*",
+			"NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS", "NVIDIA_MOFED", "NVIDIA_NVSWITCH", "DOCKER_RESOURCE_*",
 			"CUDA_DEVICE_MEMORY_*", "CUDA_DEVICE_SM_LIMIT", "CUDA_DISABLE_CONTROL", "CUDA_OVERSUBSCRIBE", "CUDA_TASK_PRIORITY",
 			"GPU_CORE_UTILIZATION_POLICY", "ACTIVE_OOM_KILLER",
 		},

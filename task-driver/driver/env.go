@@ -30,7 +30,8 @@ func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission, setup share.C
 	maps.Copy(env, tc.Env)
 	maps.Copy(env, cfg.GetDeviceEnv())
 	for name := range env {
-		if strings.HasPrefix(name, grant.EnvPrefix) || access.IsGuarded(name) {
+		// In a list, a name with "=" in it is another name: that of a variable which is guarded, and the later one of the two.
+		if strings.HasPrefix(name, grant.EnvPrefix) || access.IsGuarded(name) || strings.ContainsAny(name, "=\x00") {
 			delete(env, name)
 		}
 	}

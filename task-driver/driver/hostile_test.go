@@ -179,3 +179,28 @@ func TestContainer_JobMountsNothingIntoAShare(t *testing.T) {
 		t.Errorf("mounts (-want +got):\n%s", diff)
 	}
 }
+
+// A name that holds "=" is another variable once it stands in a list, and one that a runtime reads last.
+func TestTaskEnv_NoVariableInANamesDisguise(t *testing.T) {
+	t.Parallel()
+	cfg := &driverpb.TaskConfig{Env: map[string]string{"NVIDIA_VISIBLE_DEVICES=all": "", "NVIDIA_VISIBLE_DEVICES=0,1": "2", "A=\x00": "", "FINE": "a=b"}}
+	for _, pair := range envList(taskEnv(cfg, TaskConfig{Runtime: runtimeDocker}, admission{}, share.Combined{})) {
+		if name, value, _ := strings.Cut(pair, "="); name == "NVIDIA_VISIBLE_DEVICES" && value != "void" || name == "A" {
+			t.Errorf("the task has %q", pair)
+		}
+	}
+}
+
+// NVIDIA's runtime brings more than cards when variables ask: every InfiniBand device, which are the administrator's to
+// allow, and the switches between all cards of the node.
+func TestTaskEnv_NoOtherDevicesByVariables(t *testing.T) {
+	t.Parallel()
+	cfg := &driverpb.TaskConfig{Env: map[string]string{"NVIDIA_MOFED": "enabled", "NVIDIA_NVSWITCH": "enabled", "NVIDIA_DRIVER_CAPABILITIES": "all"}}
+	env := taskEnv(cfg, TaskConfig{Runtime: runtimeDocker}, admission{}, share.Combined{})
+	if env["NVIDIA_MOFED"] != "" || env["NVIDIA_NVSWITCH"] != "" || env["NVIDIA_DRIVER_CAPABILITIES"] != "all" {
+		t.Errorf("env = %v", env)
+	}
+	if got := unset(docker.Image{Env: []string{"NVIDIA_MOFED=enabled"}}, env); len(got) != 1 {
+		t.Errorf("of the image's variables stay all but %v", got)
+	}
+}
