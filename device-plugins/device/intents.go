@@ -142,7 +142,7 @@ func (p *Plugin) followIntents(ctx context.Context, c *intentClient) {
 			}
 			continue
 		}
-		intents, err := c.poll(ctx, cards)
+		intents, err := p.pollWhile(ctx, c, cards, changed)
 		open := false
 		for _, i := range intents {
 			settled, handleErr := p.carryOut(ctx, c, i)
@@ -160,6 +160,36 @@ func (p *Plugin) followIntents(ctx context.Context, c *intentClient) {
 		}
 		wait = p.retry
 	}
+}
+
+// pollWhile polls as long as the cards are these: the service holds a poll open for as long as half a minute, and a card that has
+// come meanwhile is not asked for in it. A poll that is given up for that brings nothing, and no error.
+func (p *Plugin) pollWhile(ctx context.Context, c *intentClient, cards []string, changed <-chan struct{}) ([]intent, error) {
+	polling, giveUp := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			select {
+			case <-polling.Done():
+				return
+			case <-changed:
+			}
+			var now []string
+			if now, changed = p.switchable(); !slices.Equal(now, cards) {
+				giveUp()
+				return
+			}
+		}
+	}()
+	intents, err := c.poll(polling, cards)
+	givenUp := polling.Err() != nil
+	giveUp()
+	<-watched
+	if givenUp && ctx.Err() == nil {
+		return nil, nil
+	}
+	return intents, err
 }
 
 // switchable lists the cards whose form an intent may change.

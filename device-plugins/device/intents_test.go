@@ -28,6 +28,7 @@ type desk struct {
 	polls   int
 	refuse  int // answer this many calls with 503
 	lose    bool
+	holds   bool // a poll without items stays open, until whoever polls leaves
 }
 
 func newDesk(t *testing.T) *desk {
@@ -58,6 +59,12 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 					items = append(items, i)
 				}
 			}
+		}
+		if d.holds && len(items) == 0 {
+			d.mu.Unlock()
+			<-r.Context().Done()
+			d.mu.Lock()
+			return
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"items": items})
 	case strings.HasSuffix(path, "/claim"):
@@ -251,6 +258,24 @@ func TestIntent_FixedCardsAreNotAskedFor(t *testing.T) {
 	if d.count(&d.claims) != 0 {
 		t.Error("the form of a fixed card was claimed")
 	}
+}
+
+// The service holds a poll open for half a minute: a card that comes meanwhile is asked for at once.
+func TestIntent_ACardThatComesIsAskedForAtOnce(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.holds = true
+	d.want("GPU-b", accel.Shared)
+	b := &bench{name: "x", cards: []accel.Card{good("GPU-a", "")}}
+	p := start(t, served(d), b)
+	receive(t, fingerprint(t, p))
+	waitFor(t, "a poll that is held open", func() bool { return d.count(&d.polls) > 0 })
+	late := good("GPU-b", "")
+	late.Index = 1
+	b.mu.Lock()
+	b.cards = append(b.cards, late)
+	b.mu.Unlock()
+	waitFor(t, "the report", func() bool { return d.report("1") == "done" })
 }
 
 func TestIntent_LostClaimChangesNothing(t *testing.T) {
