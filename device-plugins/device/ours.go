@@ -129,7 +129,7 @@ func (p *Plugin) own(before *held, listed []accel.Card) []accel.Card {
 			continue
 		}
 		if ours[c.UUID] = p.driverMade(c, parts[c.UUID], now, stirred); ours[c.UUID] {
-			listed[i] = undivided(c)
+			listed[i] = undivided(c, p.knownCard(c.UUID))
 		}
 		p.parts.theirs[c.UUID] = !ours[c.UUID]
 	}
@@ -181,11 +181,15 @@ func (p *Plugin) knownCard(uuid string) *accel.Card {
 	return nil
 }
 
-// undivided is a divided card as it is without its parts.
-func undivided(c accel.Card) accel.Card {
-	c.Form = accel.Whole
-	if slices.Contains(c.Modes, accel.ModeMIG) { // its MIG mode is on, or it would have no parts
+// undivided is a divided card as it is without its parts: as it is known, if it is.
+func undivided(c accel.Card, known *accel.Card) accel.Card {
+	switch {
+	case known != nil:
+		c.Form = known.Form
+	case slices.Contains(c.Modes, accel.ModeMIG): // its MIG mode is on, or it would have no parts
 		c.Form = accel.MIG
+	default:
+		c.Form = accel.Whole
 	}
 	if c.Health.Reason == ReasonDivided {
 		c.Health = accel.Health{OK: true}

@@ -401,3 +401,17 @@ func TestOurs_Property(t *testing.T) {
 		}
 	})
 }
+
+// Another tool, which is asked where the first does not answer, may list the parts and tell no mode.
+func TestOurs_ToolThatTellsNoMode(t *testing.T) {
+	t.Parallel()
+	s := newShop(t.TempDir(), inMIG(good("GPU-a", "0000:01:00.0")))
+	p := s.opened(migOfAll)
+	before := see(p)
+	s.lease("t", "GPU-a", accel.MIG)
+	s.part("GPU-a", "part-1")
+	s.cards[0].Modes = nil
+	if diff := cmp.Diff(before, see(p), protocmp.Transform()); diff != "" {
+		t.Errorf("groups changed (-before +after):\n%s", diff)
+	}
+}

@@ -130,6 +130,33 @@ func TestVisibleEnv_OnlyTheGrantIsVisible(t *testing.T) {
 	}
 }
 
+func TestMakes_TheLeastQualityThatIsEnough(t *testing.T) {
+	t.Parallel()
+	both := []Mode{ModeHAMi, ModeVNPU}
+	for _, tc := range []struct {
+		mode  Mode
+		form  Form
+		modes []Mode
+		qos   QoS
+		want  bool
+	}{
+		{ModeVNPU, Shared, both, Gold, true},
+		{ModeHAMi, Shared, both, Gold, false},
+		{ModeHAMi, Shared, both, Silver, true},
+		{ModeVNPU, Shared, both, Silver, false},
+		{ModeVNPU, Shared, []Mode{ModeVNPU}, Silver, true},
+		{ModeVNPU, Shared, []Mode{ModeHAMi}, Gold, false},
+		{ModeVNPU, Shared, both, Bronze, false},
+		{ModeMIG, Shared, []Mode{ModeMIG}, Gold, false},
+		{ModeMIG, MIG, nil, "", true},
+		{ModeVNPU, Whole, both, Gold, false},
+	} {
+		if got := Makes(tc.mode, tc.form, tc.modes, tc.qos); got != tc.want {
+			t.Errorf("%s of %v as %s in the form %s: %v", tc.mode, tc.modes, tc.qos, tc.form, got)
+		}
+	}
+}
+
 func TestVisibleEnvInside_CountsTheCardsOfTheContainer(t *testing.T) {
 	t.Parallel()
 	two := func(v Vendor) []Card {

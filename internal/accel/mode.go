@@ -1,5 +1,7 @@
 package accel
 
+import "slices"
+
 // Mode is a way in which a card can be shared or divided. A card has a mode when a probe of the machine showed it, never
 // because of its model: see AttrModes.
 type Mode = string
@@ -54,28 +56,20 @@ func QoSOf(form Form, modes []Mode) QoS {
 	return best
 }
 
-// MakersOf are the modes that may make a share of quality q of a card in this form that has these modes, in their order: those
-// of the least quality that is enough. There are none for bronze, which nothing makes, nor for cards that are not divided.
-func MakersOf(form Form, modes []Mode, q QoS) []Mode {
-	if form == MIG {
-		return []Mode{ModeMIG}
+// Makes tells whether the mode is one by which a share of quality q may be made of a card in this form that has these modes:
+// it is one of the least quality that is enough. Nothing makes bronze, nor shares of cards that are not divided.
+func Makes(m Mode, form Form, modes []Mode, q QoS) bool {
+	switch {
+	case form == MIG:
+		return m == ModeMIG
+	case form != Shared || q == Bronze || divides[m]:
+		return false
 	}
-	if form != Shared || q == Bronze {
-		return nil
-	}
-	for _, enough := range []QoS{Silver, Gold} {
-		if q == Gold && enough == Silver {
-			continue
-		}
-		var makers []Mode
-		for _, m := range modes {
-			if modeQoS[m] == enough && !divides[m] {
-				makers = append(makers, m)
-			}
-		}
-		if len(makers) > 0 {
-			return makers
+	enough := Gold
+	for _, other := range modes {
+		if q != Gold && modeQoS[other] == Silver {
+			enough = Silver
 		}
 	}
-	return nil
+	return modeQoS[m] == enough && slices.Contains(modes, m)
 }

@@ -230,19 +230,17 @@ func made(p *Pool, a accel.Ask, shape TaskShape) bool {
 	if a.QoS == "" {
 		q = tier(p)
 	}
-	for _, m := range accel.MakersOf(p.Form, p.Modes, q) {
-		for _, r := range p.Rounding {
-			if r.Mode != m {
-				continue
-			}
-			share, ok := r.Round(shape.GrantMiB(), a.ComputePct, p.CardMiB())
-			most := shape.GrantMiB()
-			if m == accel.ModeMIG {
-				most = shape.RoundedMiB
-			}
-			if !ok || share.MemoryMiB > most {
-				return false
-			}
+	for _, r := range p.Rounding {
+		if !accel.Makes(r.Mode, p.Form, p.Modes, q) {
+			continue
+		}
+		share, ok := r.Round(shape.GrantMiB(), a.ComputePct, p.CardMiB())
+		most := shape.GrantMiB()
+		if r.Mode == accel.ModeMIG {
+			most = shape.RoundedMiB
+		}
+		if !ok || share.MemoryMiB > most {
+			return false
 		}
 	}
 	return true

@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
@@ -21,13 +20,13 @@ func (p *Pool) size(ask *accel.Ask, mib uint64) (size uint64, by accel.Mode, lar
 	if len(p.Rounding) == 0 || p.Form != accel.Shared && p.Form != accel.MIG {
 		return mib, "", 0
 	}
-	makers := accel.MakersOf(p.Form, p.Modes, cmp.Or(ask.QoS, tier(p)))
+	quality := cmp.Or(ask.QoS, tier(p))
 	size = mib
 	for changed := true; changed; { // by all of them, since the driver takes the first that is in order when the task starts
 		changed = false
 		for i := range p.Rounding {
 			r := &p.Rounding[i]
-			if !slices.Contains(makers, r.Mode) || !rounds(r) {
+			if !rounds(r) || !accel.Makes(r.Mode, p.Form, p.Modes, quality) {
 				continue
 			}
 			share, ok := r.Round(size, ask.ComputePct, p.CardMiB())
