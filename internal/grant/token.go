@@ -26,6 +26,23 @@ type Grant struct {
 	ComputePct int            `json:"compute_pct,omitempty"` // 10–100; 0 is no cap
 	QoS        accel.QoS      `json:"qos"`
 	Vendors    []accel.Vendor `json:"vendors,omitempty"` // brands the ask accepts; any when empty
+	// Children says which jobs that Nomad makes of this one may use the grant too; empty for none. Anybody who may submit
+	// jobs can write a job whose name looks like that of a child.
+	Children Children `json:"children,omitempty"`
+}
+
+// Children are the jobs that Nomad makes of another one.
+type Children string
+
+// The kinds of children, by what Nomad puts behind the job's name.
+const (
+	Dispatched Children = "dispatch" // of a parameterized job
+	Periodic   Children = "periodic"
+)
+
+// Covers reports whether the grant is for the job of this name: its own, or a child of its kind.
+func (g Grant) Covers(job string) bool {
+	return job == g.Job || g.Children != "" && strings.HasPrefix(job, g.Job+"/"+string(g.Children)+"-")
 }
 
 // ErrSignature is returned for a token that was not signed by the expected key.

@@ -60,6 +60,7 @@ func sign(r Reading, group string, shape engine.TaskShape, o Options) (string, e
 	g := grant.Grant{
 		ID: hex.EncodeToString(id[:8]), Tenant: o.Tenant, Namespace: r.Request.Namespace, Job: r.Request.JobID, Group: group, Task: shape.Task,
 		Count: shape.Ask.Count, MemoryMiB: shape.GrantMiB(), ComputePct: shape.Ask.ComputePct, QoS: shape.QoS, Vendors: shape.Ask.Vendors,
+		Children: children[r.Request.Loose],
 	}
 	token, err := g.Sign(o.Key)
 	if err != nil {
@@ -67,6 +68,9 @@ func sign(r Reading, group string, shape engine.TaskShape, o Options) (string, e
 	}
 	return token, nil
 }
+
+// children are the jobs that Nomad makes of a job, by its kind.
+var children = map[string]grant.Children{"parameterized": grant.Dispatched, "periodic": grant.Periodic}
 
 // Apply writes an earlier injection into a job again, in place of what was injected before. Stale names the groups
 // that ask for something else now, or for more allocations, or had no plan: they are stripped and need a decision. A

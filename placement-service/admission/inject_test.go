@@ -222,6 +222,21 @@ func TestInject_Grant(t *testing.T) {
 	}
 }
 
+// Only a job of which Nomad makes others has a grant for those: the name of any job may look like a child's.
+func TestSign_Children(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]grant.Children{"": "", "system": "", "sysbatch": "", "periodic": grant.Periodic, "parameterized": grant.Dispatched} {
+		token, err := sign(Reading{Request: engine.Request{JobID: "llm", Loose: kind}}, "g", engine.TaskShape{Task: "t", Ask: accel.Ask{Count: 1}}, Options{Key: testKey})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := grant.Parse(token, testKey.Public().(ed25519.PublicKey))
+		if err != nil || g.Children != want {
+			t.Errorf("%q: children = %q, %v; want %q", kind, g.Children, err, want)
+		}
+	}
+}
+
 // The grant says the size that is made, and another size is another grant.
 func TestSign_RoundedSize(t *testing.T) {
 	t.Parallel()

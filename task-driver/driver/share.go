@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
@@ -172,7 +171,7 @@ func checkGrant(g grant.Grant, cfg *driverpb.TaskConfig, cards []held) error {
 	if g.Namespace != cfg.GetNamespace() {
 		return fmt.Errorf("it is for namespace %q, this task runs in %q", g.Namespace, cfg.GetNamespace())
 	}
-	if !sameJob(g.Job, cfg.GetJobId()) {
+	if !g.Covers(cfg.GetJobId()) {
 		return fmt.Errorf("it is for job %q, this task belongs to %q", g.Job, cfg.GetJobId())
 	}
 	if g.Group != cfg.GetTaskGroupName() || g.Task != cfg.GetName() {
@@ -206,11 +205,6 @@ func countOf(n int) string {
 		return "1 card"
 	}
 	return strconv.Itoa(n) + " cards"
-}
-
-// sameJob also accepts the children that Nomad itself makes of a periodic or parameterized job.
-func sameJob(granted, job string) bool {
-	return granted == job || strings.HasPrefix(job, granted+"/periodic-") || strings.HasPrefix(job, granted+"/dispatch-")
 }
 
 // vendors are the brands of the share, in the order of the brands' list.

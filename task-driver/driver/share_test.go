@@ -59,13 +59,16 @@ func TestAdmit_Refusals(t *testing.T) {
 		task    func(*driverpb.TaskConfig)
 		want    string
 	}{
-		"another namespace":     {grant: func(g *grant.Grant) { g.Namespace = "prod" }, want: `for namespace "prod", this task runs in "default"`},
-		"another job":           {grant: func(g *grant.Grant) { g.Job = "other" }, want: `for job "other", this task belongs to "llm"`},
-		"a job with its prefix": {task: func(c *driverpb.TaskConfig) { c.JobId = "llm2" }, want: `for job "llm", this task belongs to "llm2"`},
-		"another group":         {grant: func(g *grant.Grant) { g.Group = "train" }, want: "for task train/web, this is serve/web"},
-		"another task":          {grant: func(g *grant.Grant) { g.Task = "side" }, want: "for task serve/side, this is serve/web"},
-		"nothing reserved":      {devices: func(*testing.T) map[string]string { return nil }, want: "allows 1 card, but Nomad reserved none"},
-		"too few cards":         {grant: func(g *grant.Grant) { g.Count = 2 }, want: "allows 2 cards, but Nomad reserved 1"},
+		"another namespace":                {grant: func(g *grant.Grant) { g.Namespace = "prod" }, want: `for namespace "prod", this task runs in "default"`},
+		"another job":                      {grant: func(g *grant.Grant) { g.Job = "other" }, want: `for job "other", this task belongs to "llm"`},
+		"a job with its prefix":            {task: func(c *driverpb.TaskConfig) { c.JobId = "llm2" }, want: `for job "llm", this task belongs to "llm2"`},
+		"a name like a dispatched child's": {task: func(c *driverpb.TaskConfig) { c.JobId = "llm/dispatch-1700000000-ab12cd34" }, want: `for job "llm", this task belongs to "llm/dispatch-1700000000-ab12cd34"`},
+		"a name like a periodic child's":   {task: func(c *driverpb.TaskConfig) { c.JobId = "llm/periodic-1700000000" }, want: `for job "llm", this task belongs to "llm/periodic-1700000000"`},
+		"a child of the other kind":        {grant: func(g *grant.Grant) { g.Children = grant.Periodic }, task: func(c *driverpb.TaskConfig) { c.JobId = "llm/dispatch-1" }, want: `for job "llm", this task belongs to "llm/dispatch-1"`},
+		"another group":                    {grant: func(g *grant.Grant) { g.Group = "train" }, want: "for task train/web, this is serve/web"},
+		"another task":                     {grant: func(g *grant.Grant) { g.Task = "side" }, want: "for task serve/side, this is serve/web"},
+		"nothing reserved":                 {devices: func(*testing.T) map[string]string { return nil }, want: "allows 1 card, but Nomad reserved none"},
+		"too few cards":                    {grant: func(g *grant.Grant) { g.Count = 2 }, want: "allows 2 cards, but Nomad reserved 1"},
 		"too many cards": {devices: func(t *testing.T) map[string]string {
 			return reserve(t, slicesOf(accel.NVIDIA, "GPU-1", 0, 20), slicesOf(accel.NVIDIA, "GPU-2", 1, 20))
 		}, want: "allows 1 card, but Nomad reserved 2"},
@@ -161,8 +164,8 @@ func TestAdmit_Accepts(t *testing.T) {
 			return r
 		}()}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
 		"any brand":             {grant: func(g *grant.Grant) { g.Vendors = nil }, devices: []grant.Reservation{slicesOf(accel.Hygon, "H-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"a dispatched child":    {job: "llm/dispatch-1700000000-ab12cd34", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
-		"a periodic child":      {job: "llm/periodic-1700000000", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a dispatched child":    {grant: func(g *grant.Grant) { g.Children = grant.Dispatched }, job: "llm/dispatch-1700000000-ab12cd34", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
+		"a periodic child":      {grant: func(g *grant.Grant) { g.Children = grant.Periodic }, job: "llm/periodic-1700000000", devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 20)}, want: admission{memoryMiB: 20480, computePct: 30, qos: accel.Silver}},
 		"device blocks alone":   {none: true, devices: []grant.Reservation{slicesOf(accel.NVIDIA, "GPU-1", 0, 5)}, want: admission{memoryMiB: 5120, qos: accel.Bronze}},
 		"whole cards alone":     {none: true, devices: []grant.Reservation{whole(accel.Ascend, "A-1", "A-2")}, want: admission{memoryMiB: 65536, qos: accel.Gold}},
 		"no accelerator":        {none: true},
