@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -74,7 +75,7 @@ func (c *Cluster) writeAgentConfig(ports []int) {
 	}
 	docker := "enabled = false"
 	if c.Docker != "" {
-		docker = fmt.Sprintf("endpoint = %q\n      volumes_enabled = true", c.Docker)
+		docker = fmt.Sprintf("endpoint = %q\n      volumes_enabled = true\n      %s", c.Docker, c.Runtimes)
 	}
 	text := c.nomadConfig(ports)
 	if c.Nomad == "" {
@@ -90,6 +91,7 @@ plugin "heteroflow" {
     process {
       enabled = true
     }
+    %s
   }
 }
 plugin "heteroflow-device" {
@@ -102,7 +104,7 @@ plugin "heteroflow-device" {
     %s
   }
 }
-`, filepath.Join(c.Dir, "state"), docker, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"), cmp.Or(c.Period, "1s"), c.Device)
+`, filepath.Join(c.Dir, "state"), docker, c.Driver, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"), cmp.Or(c.Period, "1s"), c.Device)
 	if err := os.WriteFile(c.agentConfig(), []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
@@ -219,11 +221,12 @@ func (c *Cluster) StartAgent() {
 	if c.Path != "" {
 		env = append(env, "PATH="+c.Path+string(os.PathListSeparator)+os.Getenv("PATH"))
 	}
+	command := []string{filepath.Join(c.bin, "heteroflow"), "engine", "-config", c.agentConfig()}
 	if c.Nomad != "" {
-		c.Agent = c.run("agent", env, c.Nomad, "agent", "-config", c.agentConfig())
-	} else {
-		c.Agent = c.run("agent", env, filepath.Join(c.bin, "heteroflow"), "engine", "-config", c.agentConfig())
+		command = []string{c.Nomad, "agent", "-config", c.agentConfig()}
 	}
+	command = slices.Concat(c.Enter, command)
+	c.Agent = c.run("agent", env, command[0], command[1:]...)
 }
 
 // endOrphans ends the programs of this cluster that outlived their parents: Nomad leaves a plugin behind when its

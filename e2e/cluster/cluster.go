@@ -25,17 +25,20 @@ import (
 
 // Options say what the cluster is made of.
 type Options struct {
-	Nomad    string // path of a nomad binary; empty for the embedded engine
-	Database string // postgres URL; empty for SQLite in the cluster's folder
-	Consul   string // path of a consul binary; empty for the engine's own registry
-	Docker   string // address of a Docker daemon; empty for the process runtime alone
-	Sim      string // simulated cards in HCL; empty for none
-	Path     string // folder put first on the agent's PATH, for stand-ins of vendor tools
-	NoCards  bool   // hide the machine's own cards, so that only stand-ins are found
-	Root     string // folder with the /proc and /sys that the device plugin sees; empty for the machine's own
-	Device   string // further lines of the device plugin's config
-	Period   string // of the fingerprint; a second when empty
-	Anyone   bool   // calls without a key have the admin role; otherwise every call needs one
+	Nomad    string   // path of a nomad binary; empty for the embedded engine
+	Database string   // postgres URL; empty for SQLite in the cluster's folder
+	Consul   string   // path of a consul binary; empty for the engine's own registry
+	Docker   string   // address of a Docker daemon; empty for the process runtime alone
+	Sim      string   // simulated cards in HCL; empty for none
+	Path     string   // folder put first on the agent's PATH, for stand-ins of vendor tools
+	NoCards  bool     // hide the machine's own cards, so that only stand-ins are found
+	Root     string   // folder with the /proc and /sys that the device plugin sees; empty for the machine's own
+	Device   string   // further lines of the device plugin's config
+	Driver   string   // further lines of the driver's config
+	Runtimes string   // lines of the driver's docker block
+	Enter    []string // a command that runs the agent elsewhere, such as in a mount namespace of its own
+	Period   string   // of the fingerprint; a second when empty
+	Anyone   bool     // calls without a key have the admin role; otherwise every call needs one
 }
 
 // Cluster is a running HeteroFlow. Addresses are URLs.

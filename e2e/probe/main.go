@@ -25,12 +25,13 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("write a command: env, hold, serve, train or exit")
+		return fmt.Errorf("write a command: env, hold, own, serve, train or exit")
 	}
 	flags := flag.NewFlagSet("probe", flag.ContinueOnError)
 	steps := flags.Int("steps", 3, "train: lines to print")
 	every := flags.Duration("every", 10*time.Millisecond, "train: pause between lines")
 	code := flags.Int("code", 1, "exit: status")
+	claims := flags.String("claims", "", "own: folder in which tasks claim what they were given")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -40,6 +41,15 @@ func run(args []string) error {
 	case "env": // print the environment and end
 		return printEnv()
 	case "hold": // print the environment and stay until told to stop
+		if err := printEnv(); err != nil {
+			return err
+		}
+		fmt.Println("stopped by", <-stop)
+		return nil
+	case "own": // hold, and claim what it was given
+		if err := claim(*claims); err != nil {
+			return err
+		}
 		if err := printEnv(); err != nil {
 			return err
 		}
