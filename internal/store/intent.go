@@ -108,6 +108,22 @@ func (s *Store) OpenIntents(ctx context.Context, cards []string) ([]Intent, erro
 	return out, nil
 }
 
+// reportedLimit bounds the list of intents that were reported: of more only the latest are told.
+const reportedLimit = 10000
+
+// ReportedIntents lists the intents that were reported since the moment, as done or as failed, the latest first.
+func (s *Store) ReportedIntents(ctx context.Context, since time.Time) ([]Intent, error) {
+	rows, err := s.reader().ListReportedIntents(ctx, sqlgen.ListReportedIntentsParams{Since: micros(since), MaxRows: reportedLimit})
+	if err != nil {
+		return nil, fmt.Errorf("list reported intents: %w", err)
+	}
+	out := make([]Intent, 0, len(rows))
+	for _, row := range rows {
+		out = append(out, intentOf(row))
+	}
+	return out, nil
+}
+
 // ClaimIntent takes a wanted intent for the one who will carry it out. won is false when it is not wanted any more
 // or has another version.
 func (s *Store) ClaimIntent(ctx context.Context, id string, version int64, by string) (won bool, err error) {

@@ -12,6 +12,9 @@ SELECT * FROM intents WHERE card_uuid = @card_uuid AND state IN ('wanted', 'clai
 -- name: ListOpenIntents :many
 SELECT * FROM intents WHERE state IN ('wanted', 'claimed') ORDER BY created_at, id;
 
+-- name: ListReportedIntents :many
+SELECT * FROM intents WHERE updated_at >= @since AND state IN ('done', 'failed') ORDER BY updated_at DESC, id DESC LIMIT @max_rows;
+
 -- name: ClaimIntent :execrows
 UPDATE intents SET state = 'claimed', claimed_by = @claimed_by, updated_at = @updated_at, version = version + 1
 WHERE id = @id AND version = @version AND state = 'wanted';

@@ -166,6 +166,49 @@ func (q *Queries) ListOpenIntents(ctx context.Context) ([]Intent, error) {
 	return items, nil
 }
 
+const listReportedIntents = `-- name: ListReportedIntents :many
+SELECT id, node_id, card_uuid, form, state, reason, claimed_by, version, created_at, updated_at FROM intents WHERE updated_at >= $1 AND state IN ('done', 'failed') ORDER BY updated_at DESC, id DESC LIMIT $2
+`
+
+type ListReportedIntentsParams struct {
+	Since   int64
+	MaxRows int32
+}
+
+func (q *Queries) ListReportedIntents(ctx context.Context, arg ListReportedIntentsParams) ([]Intent, error) {
+	rows, err := q.db.QueryContext(ctx, listReportedIntents, arg.Since, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []Intent
+	for rows.Next() {
+		var i Intent
+		if err := rows.Scan(
+			&i.ID,
+			&i.NodeID,
+			&i.CardUuid,
+			&i.Form,
+			&i.State,
+			&i.Reason,
+			&i.ClaimedBy,
+			&i.Version,
+			&i.CreatedAt,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const reportIntent = `-- name: ReportIntent :execrows
 UPDATE intents SET state = $1, reason = $2, updated_at = $3, version = version + 1
 WHERE id = $4 AND intents.state = 'claimed'

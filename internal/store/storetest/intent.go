@@ -49,7 +49,10 @@ func testIntents(t *testing.T, open Open) {
 	if !ok2(s.ReportIntent(ctx, first.ID, store.IntentFailed, "busy"))(t) || ok2(s.ReportIntent(ctx, first.ID, store.IntentDone, ""))(t) {
 		t.Error("a claimed intent is reported once")
 	}
-	same(t, "busy", ok2(s.Intent(ctx, first.ID))(t).Reason)
+	failed := ok2(s.Intent(ctx, first.ID))(t)
+	same(t, "busy", failed.Reason)
+	same(t, []store.Intent{failed}, ok2(s.ReportedIntents(ctx, failed.UpdatedAt))(t))
+	same(t, 0, len(ok2(s.ReportedIntents(ctx, failed.UpdatedAt.Add(time.Microsecond)))(t)))
 	ok2(s.PutIntent(ctx, other))(t) // the card is free for another form
 
 	// Only the one that nothing happened to for long.
