@@ -368,6 +368,21 @@ type Explanation struct {
 	Now     Decision   `json:"now"`
 }
 
+// FailedSwitch A card whose form could not be changed when it was asked for last
+type FailedSwitch struct {
+	CardUUID string    `json:"card_uuid"`
+	FailedAt time.Time `json:"failed_at"`
+
+	// Form The one that was wanted
+	Form string `json:"form"`
+
+	// Reason As the device plugin gave it
+	Reason string `json:"reason"`
+
+	// RetryAt The card is not asked again before
+	RetryAt time.Time `json:"retry_at"`
+}
+
 // FieldError defines model for FieldError.
 type FieldError struct {
 	Detail string `json:"detail"`
@@ -402,11 +417,14 @@ type GPU struct {
 	Model  string  `json:"model"`
 
 	// Modes Sharing modes that were found
-	Modes      []string `json:"modes"`
-	NodeID     string   `json:"node_id"`
-	NodeName   string   `json:"node_name"`
-	NUMANode   *int     `json:"numa_node,omitempty"`
-	PCIAddress *string  `json:"pci_address,omitempty"`
+	Modes    []string `json:"modes"`
+	NodeID   string   `json:"node_id"`
+	NodeName string   `json:"node_name"`
+	NUMANode *int     `json:"numa_node,omitempty"`
+
+	// Parent Of a partition, the identity of the card that it is a part of; they have one index
+	Parent     *string `json:"parent,omitempty"`
+	PCIAddress *string `json:"pci_address,omitempty"`
 
 	// Switchable Whether the service may switch the form while the card is empty
 	Switchable bool `json:"switchable"`
@@ -429,6 +447,9 @@ type GPUList struct {
 	// AsOf When the service last heard from Nomad
 	AsOf  time.Time `json:"as_of"`
 	Items []GPU     `json:"items"`
+
+	// Stale Why the list may be another one by now, such as that Nomad cannot be reached: it is from as_of. Absent while it is kept up to date
+	Stale *string `json:"stale,omitempty"`
 }
 
 // Health defines model for Health.
@@ -585,6 +606,7 @@ type KeyRole string
 
 // Memory Absent when the card does not report its memory
 type Memory struct {
+	// FreeMiB What can be given now: nothing of a card that is not healthy
 	FreeMiB int64 `json:"free_mib"`
 
 	// TotalMiB What the card is offered with
@@ -604,6 +626,9 @@ type Node struct {
 	DriverReady bool   `json:"driver_ready"`
 	ID          string `json:"id"`
 
+	// Intents How the node does what is wanted of its cards; absent when no form of them is changed by intent
+	Intents *NodeIntents `json:"intents,omitempty"`
+
 	// Memory Absent when the card does not report its memory
 	Memory   Memory       `json:"memory"`
 	Name     string       `json:"name"`
@@ -612,10 +637,24 @@ type Node struct {
 	Ready    bool         `json:"ready"`
 }
 
+// NodeIntents How the node does what is wanted of its cards; absent when no form of them is changed by intent
+type NodeIntents struct {
+	Failed []FailedSwitch `json:"failed"`
+
+	// Fetched Whether its device plugin asks this service; absent while that is not known
+	Fetched *bool `json:"fetched,omitempty"`
+
+	// Reason Why it is taken not to ask
+	Reason *string `json:"reason,omitempty"`
+}
+
 // NodeList defines model for NodeList.
 type NodeList struct {
 	AsOf  time.Time `json:"as_of"`
 	Items []Node    `json:"items"`
+
+	// Stale As of GPUList
+	Stale *string `json:"stale,omitempty"`
 }
 
 // Placement defines model for Placement.
