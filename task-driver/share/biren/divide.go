@@ -105,14 +105,30 @@ func (b *SVI) makeWhole(ctx context.Context, index int) error {
 	if err != nil {
 		return err
 	}
-	rows, err := b.query(ctx, tool)
-	if err != nil {
-		return err
-	}
-	if rows[index].Divided {
-		if err := b.set(ctx, tool, index, 1); err != nil {
-			return err
+	divided, err := b.divided(ctx, tool, index)
+	if err == nil && divided {
+		if err = b.set(ctx, tool, index, 1); err == nil {
+			divided, err = b.divided(ctx, tool, index)
 		}
 	}
+	switch {
+	case err != nil:
+		return err
+	case divided:
+		return fmt.Errorf("brsmi says that card %d was made whole, and it is divided still", index)
+	}
 	return b.cards.Drop(cardID(index))
+}
+
+// divided asks whether a card is divided. One that is not listed may be: what we know of it is kept.
+func (b *SVI) divided(ctx context.Context, tool string, index int) (bool, error) {
+	rows, err := b.query(ctx, tool)
+	if err != nil {
+		return false, err
+	}
+	now, listed := rows[index]
+	if !listed {
+		return false, fmt.Errorf("brsmi lists no card %d: it may have fallen off the bus, and is made whole when it is there again", index)
+	}
+	return now.Divided, nil
 }

@@ -107,7 +107,7 @@ func (b *SMLUs) Prepare(ctx context.Context, a share.Ask, event func(string)) (s
 	if err != nil {
 		return share.Setup{}, err
 	}
-	profiles, err := b.cndev.profiles(ctx, want.Index)
+	profiles, err := b.profiles(ctx, want.Index)
 	if err != nil {
 		return share.Setup{}, err
 	}
@@ -118,7 +118,7 @@ func (b *SMLUs) Prepare(ctx context.Context, a share.Ask, event func(string)) (s
 		if err := b.Release(ctx, a.ID); err != nil {
 			return share.Setup{}, err
 		}
-		if profiles, err = b.cndev.profiles(ctx, want.Index); err != nil {
+		if profiles, err = b.profiles(ctx, want.Index); err != nil {
 			return share.Setup{}, err
 		}
 	}
@@ -130,6 +130,29 @@ func (b *SMLUs) Prepare(ctx context.Context, a share.Ask, event func(string)) (s
 		return share.Setup{}, errors.Join(err, b.Release(undo, a.ID))
 	}
 	return setupOf(made), nil
+}
+
+// looks is how often the list of profiles is read until it is the same twice.
+const looks = 4
+
+// profiles lists a card's profiles. They have no names, so that what is ours is told by what is there before and after: a list
+// that is wrong once would leave one behind, or take a stranger's for ours. It is believed when it comes twice.
+func (b *SMLUs) profiles(ctx context.Context, index int) ([]profile, error) {
+	last, err := b.cndev.profiles(ctx, index)
+	for range looks {
+		var again []profile
+		if err == nil {
+			again, err = b.cndev.profiles(ctx, index)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if slices.Equal(last, again) {
+			return again, nil
+		}
+		last = again
+	}
+	return nil, fmt.Errorf("the list of profiles of card %d is another one each time: see what else makes profiles on it", index)
 }
 
 // setupOf says how to use an instance: by its node beside the card's.
@@ -184,7 +207,7 @@ func (b *SMLUs) makeProfile(ctx context.Context, n note) (profile, error) {
 	if err := b.cndev.createProfile(ctx, n.Index, n.Pct, n.MiB); err != nil {
 		return profile{}, err
 	}
-	profiles, err := b.cndev.profiles(ctx, n.Index)
+	profiles, err := b.profiles(ctx, n.Index)
 	if err != nil {
 		return profile{}, err
 	}
@@ -228,20 +251,29 @@ func (b *SMLUs) sweep(ctx context.Context) error {
 }
 
 func (b *SMLUs) sweepOne(ctx context.Context, n note, all []instance) error {
-	profiles, err := b.cndev.profiles(ctx, n.Index)
+	profiles, err := b.profiles(ctx, n.Index)
 	if err != nil {
 		return err
 	}
-	for _, p := range profiles {
-		if !n.owns(p) {
-			continue
-		}
-		if slices.ContainsFunc(all, func(i instance) bool { return i.Index == n.Index && i.Profile == p.ID }) {
-			return nil
-		}
-		if err := b.cndev.destroyProfile(ctx, n.Index, p.ID); err != nil {
-			return err
-		}
+	own := slices.DeleteFunc(slices.Clone(profiles), func(p profile) bool { return !n.owns(p) })
+	if len(own) > 1 { // a crash cut the first look at ours short, and one was made by somebody else since
+		b.host.Logger().Warn("profiles of one size, of which one is this driver's: which cannot be told, they are left", "card", n.Index, "percent", n.Pct, "mib", n.MiB)
+	}
+	if len(own) != 1 {
+		return b.notes.Drop(n.id())
+	}
+	p := own[0]
+	if slices.ContainsFunc(all, func(i instance) bool { return i.Index == n.Index && i.Profile == p.ID }) {
+		return nil
+	}
+	if err := b.cndev.destroyProfile(ctx, n.Index, p.ID); err != nil {
+		return err
+	}
+	if profiles, err = b.profiles(ctx, n.Index); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(profiles, n.owns) {
+		return fmt.Errorf("profile %d of card %d was destroyed and is listed still", p.ID, n.Index)
 	}
 	return b.notes.Drop(n.id())
 }

@@ -149,3 +149,26 @@ func TestSMLUs_RandomWalk(t *testing.T) {
 		Asks: makertest.Sizes(4, func(task string, mib uint64) share.Ask { return ask(task, mib, 0) }, 4096, 8192),
 	})
 }
+
+// A crash left a note without an id, and since then a stranger made a profile of that size: of two, one is the stranger's, and
+// which cannot be told.
+func TestSMLUs_LeaveProfilesThatMayBeAStrangers(t *testing.T) {
+	t.Parallel()
+	p := makertest.NewSMLUs()
+	b := New(share.Host{Tool: p, Root: t.TempDir(), Dir: "/state"})
+	n := note{Index: 1, Pct: 25, MiB: 4096}
+	if err := b.notes.Put(n.id(), n); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		p.Call([]string{"create-profile", "1", "25", "4096"})
+	}
+	for range 3 {
+		if err := b.Reconcile(t.Context(), nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if things := p.Things(); len(things) != 2 {
+		t.Errorf("left: %v", things)
+	}
+}

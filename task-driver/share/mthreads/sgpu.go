@@ -188,6 +188,9 @@ func parseSetup(out string) (share.Setup, error) {
 			return share.Setup{}, fmt.Errorf("setup prints %q: it is to print env NAME=VALUE, node /dev/PATH or runtime NAME", line)
 		}
 	}
+	if len(s.Env) == 0 && len(s.Nodes) == 0 && s.Runtime == "" {
+		return share.Setup{}, errors.New("setup prints nothing: without a variable, a node or a runtime the share would bind nobody")
+	}
 	slices.Sort(s.Nodes)
 	return s, nil
 }

@@ -3,6 +3,7 @@ package sharetest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/heteroflow/heteroflow/task-driver/share"
@@ -17,6 +18,8 @@ const (
 	hangBefore fault = "the tool hangs and does nothing"
 	hangAfter  fault = "the tool does it and hangs"
 	breaks     fault = "the tool fails from then on"
+	lies       fault = "the tool says nothing, does nothing and ends well"
+	stale      fault = "the tool says again what it said before and does nothing"
 	dieBefore  fault = "the process dies before the tool is called"
 	dieAfter   fault = "the process dies after the tool was called"
 )
@@ -32,14 +35,15 @@ type faulty struct {
 	mu    sync.Mutex
 	n     int
 	fired bool
-	dead  chan struct{} // closed when the process has died
-	hung  chan struct{} // closed when the tool hangs
+	said  map[string]share.Output // the last answer to each call
+	dead  chan struct{}           // closed when the process has died
+	hung  chan struct{}           // closed when the tool hangs
 }
 
 var _ share.Tool = (*faulty)(nil)
 
 func newFaulty(tool share.Tool, at int, kind fault) *faulty {
-	return &faulty{tool: tool, at: at, kind: kind, dead: make(chan struct{}), hung: make(chan struct{})}
+	return &faulty{tool: tool, at: at, kind: kind, said: map[string]share.Output{}, dead: make(chan struct{}), hung: make(chan struct{})}
 }
 
 // next counts a call and tells what happens at it.
@@ -69,9 +73,18 @@ func (f *faulty) die() {
 
 func (f *faulty) Run(ctx context.Context, name string, args ...string) (share.Output, error) {
 	failed := share.Output{Stderr: name + ": internal error", ExitCode: 255}
+	call := name + " " + strings.Join(args, " ")
 	switch kind := f.next(); kind {
 	case failBefore, breaks:
 		return failed, nil
+	case lies, stale:
+		out := share.Output{}
+		if kind == stale {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			out = f.said[call]
+		}
+		return out, nil
 	case failAfter:
 		_, err := f.tool.Run(ctx, name, args...)
 		return failed, err
@@ -91,7 +104,13 @@ func (f *faulty) Run(ctx context.Context, name string, args ...string) (share.Ou
 			f.die()
 		}
 	}
-	return f.tool.Run(ctx, name, args...)
+	out, err := f.tool.Run(ctx, name, args...)
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.said[call] = out
+	}
+	return out, err
 }
 
 func (f *faulty) Look(name string) (string, error) { return f.tool.Look(name) }

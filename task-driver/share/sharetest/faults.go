@@ -50,8 +50,13 @@ func (n *node) under(at int, kind fault, step func(ctx context.Context, b share.
 
 // everyFault runs a case for every fault at every call that the step makes.
 func (s Suite) everyFault(t *testing.T, try func(n *node, at int, kind fault, when string) bool) {
+	s.every(t, []fault{failBefore, failAfter, hangBefore, hangAfter, breaks, dieBefore, dieAfter}, try)
+}
+
+// every is everyFault for some faults.
+func (s Suite) every(t *testing.T, kinds []fault, try func(n *node, at int, kind fault, when string) bool) {
 	t.Parallel()
-	for _, kind := range []fault{failBefore, failAfter, hangBefore, hangAfter, breaks, dieBefore, dieAfter} {
+	for _, kind := range kinds {
 		for at := 1; ; at++ {
 			if at > maxCalls {
 				t.Fatalf("%s: more than %d calls of a tool", kind, maxCalls)

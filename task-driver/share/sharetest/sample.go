@@ -138,10 +138,22 @@ func (b *Sample) Prepare(ctx context.Context, a share.Ask, event func(string)) (
 		}
 	}
 	event(fmt.Sprintf("making a part of %d MiB of card %s", a.MemoryMiB, a.Card.UUID))
-	if err := b.tool(ctx, "create", string(a.ID), a.Card.UUID, strconv.FormatUint(a.MemoryMiB, 10)); err != nil {
+	if err := b.create(ctx, a); err != nil {
 		return share.Setup{}, errors.Join(err, b.Release(context.WithoutCancel(ctx), a.ID))
 	}
 	return setup, nil
+}
+
+// create makes the part and looks for it: what a tool says is not what it did.
+func (b *Sample) create(ctx context.Context, a share.Ask) error {
+	if err := b.tool(ctx, "create", string(a.ID), a.Card.UUID, strconv.FormatUint(a.MemoryMiB, 10)); err != nil {
+		return err
+	}
+	parts, err := b.list(ctx)
+	if _, there := parts[a.ID]; err == nil && !there {
+		err = fmt.Errorf("sharetool says that it made %s, and it is not there", a.ID)
+	}
+	return err
 }
 
 // Release destroys the part.
