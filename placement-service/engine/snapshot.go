@@ -61,6 +61,7 @@ type Card struct {
 	MemoryMiB uint64 `json:"memory_mib,omitempty"` // of the whole card; 0 takes Units × UnitMiB of its pool
 	Units     int    `json:"units"`
 	UsedUnits int    `json:"used_units,omitempty"`
+	Fixed     bool   `json:"fixed,omitempty"` // its form stays, though that of its pool may be switched
 }
 
 // Free is the number of instances that nobody has taken, never negative.

@@ -148,7 +148,7 @@ func emptyCards(p *Pool, most int) []Card {
 	out := make([]Card, 0, min(most, len(p.Cards))) // of its own: the caller may change it
 	for i := range p.Cards {
 		c := &p.Cards[i]
-		if !c.Healthy || c.UsedUnits != 0 {
+		if !c.Healthy || c.Fixed || c.UsedUnits != 0 {
 			continue
 		}
 		at, _ := slices.BinarySearchFunc(out, c.UUID, func(have Card, uuid string) int { return cmp.Compare(have.UUID, uuid) })
@@ -168,7 +168,7 @@ func imagineWhole(node *Node, pools []Pool, cards map[place]imagined) []Pool {
 	out := pools
 	for i := range pools {
 		p := &pools[i]
-		if p.Form != accel.Shared || !p.Auto || !wholeCard(p) || p.Free() < p.Total || len(p.Cards) != 1 {
+		if p.Form != accel.Shared || !p.Auto || !wholeCard(p) || p.Free() < p.Total || len(p.Cards) != 1 || p.Cards[0].Fixed {
 			continue
 		}
 		if &out[0] == &pools[0] {
