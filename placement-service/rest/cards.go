@@ -24,7 +24,7 @@ func (s *server) ListGPUs(ctx context.Context, r api.ListGPUsRequestObject) (api
 		return nil, httpx.NewProblem(400, "bad_parameter", "model: write a pattern, with * for any text")
 	}
 	tenant := whoOf(ctx).Tenant
-	out := api.ListGPUs200JSONResponse{AsOf: s.World.AsOf(), Items: []api.GPU{}}
+	out := api.ListGPUs200JSONResponse{AsOf: s.World.AsOf(), Stale: ref(s.World.Stale(s.Clock.Now())), Items: []api.GPU{}}
 	for _, card := range s.World.Cards() {
 		if !wanted(card, r.Params) {
 			continue
@@ -72,7 +72,7 @@ func gpuOf(c watch.CardView, taken watch.Taken) api.GPU {
 		used = max(used, taken[c.NodeID][c.Pool])
 	}
 	out := api.GPU{
-		UUID: c.UUID, Vendor: string(c.In.Vendor), Model: c.In.Model, Index: c.Index, NodeID: c.NodeID, NodeName: c.NodeName,
+		UUID: c.UUID, Parent: ref(c.Parent), Vendor: string(c.In.Vendor), Model: c.In.Model, Index: c.Index, NodeID: c.NodeID, NodeName: c.NodeName,
 		Group: c.Pool, Form: api.GPUForm(c.In.Form), Switchable: c.Auto, Healthy: c.Healthy, HealthReason: ref(c.HealthReason),
 		Units: unitsOf(c.Units, used, c.In.UnitMiB), Modes: append([]string{}, c.Modes...), PCIAddress: ref(c.PCI),
 		NUMANode: c.NUMANode, DriverVersion: ref(c.Driver), Jobs: []api.CardUse{},
@@ -84,6 +84,12 @@ func gpuOf(c watch.CardView, taken watch.Taken) api.GPU {
 		out.Memory = memoryOf(*c.MemoryMiB, 0)
 	case c.MemoryMiB != nil:
 		out.Memory = memoryOf(*c.MemoryMiB, *c.MemoryMiB)
+	}
+	if !c.Healthy { // nothing of it can be given; what it has, and what jobs hold of it, stays known
+		out.Units.Free = 0
+		if out.Memory != nil {
+			out.Memory.FreeMiB = 0
+		}
 	}
 	return out
 }
@@ -125,11 +131,42 @@ func (s *server) ListNodes(ctx context.Context, _ api.ListNodesRequestObject) (a
 	if err != nil {
 		return nil, err
 	}
-	out := api.ListNodes200JSONResponse{AsOf: s.World.AsOf(), Items: []api.Node{}}
+	out := api.ListNodes200JSONResponse{AsOf: s.World.AsOf(), Stale: ref(s.World.Stale(s.Clock.Now())), Items: []api.Node{}}
+	intents, err := s.intentsOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, n := range s.World.Snapshot(taken).Nodes {
-		out.Items = append(out.Items, nodeOf(n))
+		node := nodeOf(n)
+		node.Intents = intents[n.ID]
+		out.Items = append(out.Items, node)
 	}
 	slices.SortFunc(out.Items, func(a, b api.Node) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID)) })
+	return out, nil
+}
+
+// intentsOf says of the nodes with cards whose form may be switched how they do what is wanted of them.
+func (s *server) intentsOf(ctx context.Context) (map[string]*api.NodeIntents, error) {
+	failed, err := s.Submit.FailedSwitches(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cards := map[string][]string{}
+	for _, c := range s.World.Cards() {
+		if c.Auto {
+			cards[c.NodeID] = append(cards[c.NodeID], c.UUID)
+		}
+	}
+	out := map[string]*api.NodeIntents{}
+	for id, own := range cards {
+		fetched, why := s.Submit.Fetches(own)
+		out[id] = &api.NodeIntents{Fetched: fetched, Reason: ref(why), Failed: []api.FailedSwitch{}}
+	}
+	for _, f := range failed {
+		if in := out[f.NodeID]; in != nil {
+			in.Failed = append(in.Failed, api.FailedSwitch{CardUUID: f.CardUUID, Form: string(f.Form), Reason: f.Reason, FailedAt: f.At, RetryAt: f.RetryAt})
+		}
+	}
 	return out, nil
 }
 

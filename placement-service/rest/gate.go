@@ -41,9 +41,11 @@ type gate struct {
 	who    Identify
 	router routers.Router
 	log    hclog.Logger
+	// refused is told who was turned away, and why.
+	refused func(operation string, r *http.Request, why error)
 }
 
-func newGate(who Identify, log hclog.Logger) (*gate, error) {
+func newGate(who Identify, log hclog.Logger, refused func(string, *http.Request, error)) (*gate, error) {
 	doc, err := Document()
 	if err != nil {
 		return nil, err
@@ -52,7 +54,7 @@ func newGate(who Identify, log hclog.Logger) (*gate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read routes of openapi.yaml: %w", err)
 	}
-	return &gate{who: who, router: router, log: log}, nil
+	return &gate{who: who, router: router, log: log, refused: refused}, nil
 }
 
 // Document is the contract, parsed and checked.
@@ -102,11 +104,12 @@ func (g *gate) check(w http.ResponseWriter, r *http.Request) (*http.Request, err
 	}
 	if !need.public {
 		who, err := g.who.Of(r)
-		if err != nil {
-			return r, err
+		if err == nil && !need.allows(who) {
+			err = forbidden(who, need)
 		}
-		if !need.allows(who) {
-			return r, forbidden(who, need)
+		if err != nil {
+			g.refused(operation, r, err)
+			return r, err
 		}
 		r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
 	}

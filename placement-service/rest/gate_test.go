@@ -91,7 +91,7 @@ func TestRights_EveryRouteForEveryCaller(t *testing.T) {
 // rights and is 400.
 func ask(t *testing.T, who identity.Who, method, path string) int {
 	t.Helper()
-	g, err := newGate(fixed{who}, hclog.NewNullLogger())
+	g, err := newGate(fixed{who}, hclog.NewNullLogger(), func(string, *http.Request, error) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func ask(t *testing.T, who identity.Who, method, path string) int {
 
 func TestGate_WrongBodies(t *testing.T) {
 	t.Parallel()
-	g, err := newGate(fixed{callers["operator"]}, hclog.NewNullLogger())
+	g, err := newGate(fixed{callers["operator"]}, hclog.NewNullLogger(), func(string, *http.Request, error) {})
 	if err != nil {
 		t.Fatal(err)
 	}

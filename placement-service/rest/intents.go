@@ -49,6 +49,14 @@ func (s *server) ListIntents(ctx context.Context, r api.ListIntentsRequestObject
 	}
 }
 
+// turnedAway notes of a device plugin why it is not told what is wanted of its cards: its own log is on the node.
+func (s *server) turnedAway(operation string, r *http.Request, err error) {
+	var problem *httpx.Problem
+	if operation == "listIntents" && errors.As(err, &problem) && problem.Status < http.StatusInternalServerError {
+		s.Submit.IntentsRefused(r.URL.Query()["card"], problem.Detail)
+	}
+}
+
 func intentList(open []store.Intent) api.ListIntents200JSONResponse {
 	out := api.ListIntents200JSONResponse{Items: []api.Intent{}}
 	for _, in := range open {
@@ -82,6 +90,13 @@ func (s *server) ReportIntent(ctx context.Context, r api.ReportIntentRequestObje
 		return nil, lost("the intent is not claimed any more: list the intents again")
 	}
 	s.log.Info("intent reported", "intent", r.ID, "state", r.Body.State, "reason", val(r.Body.Reason))
+	if string(r.Body.State) == store.IntentFailed {
+		in, err := s.Store.Intent(ctx, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		s.Submit.IntentFailed(ctx, in.CardUUID)
+	}
 	return api.ReportIntent200JSONResponse{OK: true}, nil
 }
 

@@ -64,7 +64,7 @@ func New(c Config) (http.Handler, error) {
 		c.Clock = clock.System()
 	}
 	s := &server{Config: c, log: c.Log.Named("rest")}
-	gate, err := newGate(c.Who, s.log)
+	gate, err := newGate(c.Who, s.log, s.turnedAway)
 	if err != nil {
 		return nil, err
 	}

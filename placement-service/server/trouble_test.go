@@ -42,11 +42,23 @@ func TestNomadDown_NothingIsLost(t *testing.T) {
 	s := startService(t, e.Addr()).ready(1)
 	s.register(share("before", 1, "20GiB"))
 	s.runs("before", 1)
+	if _, stale := s.tree("/api/v1/gpus")["stale"]; stale {
+		t.Error("a list that is kept up to date is called stale")
+	}
 	stop()
+	eventually(t, "the list says that it is not kept up to date", func() bool {
+		return s.tree("/api/v1/gpus")["stale"] == "Nomad cannot be reached" && s.tree("/api/v1/nodes")["stale"] == "Nomad cannot be reached"
+	})
 
 	out := s.register(share("meanwhile", 1, "20GiB"))
-	if !strings.Contains(out.Warnings, "Nomad cannot be reached") || out.EvalID == "" {
+	if !strings.Contains(out.Warnings, "Nomad cannot be reached: what is known of the cards is from") || out.EvalID == "" {
 		t.Errorf("answer is %+v, want a warning and an evaluation", out)
+	}
+	if got := s.tree("/api/v1/jobs/meanwhile"); got["state"] != "waiting" || got["reason_code"] != "nomad_unreachable" || len(got["placements"].([]any)) > 0 {
+		t.Errorf("a job sent by a view that is stale: %v, want it to wait without a card", got)
+	}
+	if now := s.tree("/api/v1/jobs/meanwhile/explain")["now"].(map[string]any); now["outcome"] != "waiting" || len(now["placements"].([]any)) > 0 {
+		t.Errorf("explained as %v", now)
 	}
 	eval, _, err := s.nomad.Evaluations().Info(out.EvalID, nil)
 	if err != nil || eval.BlockedEval == "" {
@@ -70,7 +82,7 @@ func TestNomadDown_NothingIsLost(t *testing.T) {
 		t.Errorf("stop answers %v, want that Nomad cannot be reached", err)
 	}
 
-	s.register(share("unwanted", 1, "20GiB"))
+	s.register(plain("unwanted"))
 	if _, _, err := s.nomad.Jobs().Deregister("unwanted", false, nil); err != nil {
 		t.Errorf("stop of a job that was not sent answers %v", err)
 	}
@@ -81,6 +93,7 @@ func TestNomadDown_NothingIsLost(t *testing.T) {
 	startEngine(t, again(), dir, one())
 	eventually(t, "the unwanted job is stopped", func() bool { return s.tree("/api/v1/jobs/unwanted")["state"] == "stopped" })
 	s.runs("meanwhile", 1)
+	eventually(t, "the list is kept up to date again", func() bool { _, stale := s.tree("/api/v1/gpus")["stale"]; return !stale })
 	s.runs("simple", 1)
 	s.runs("before", 1)
 	eventually(t, "the ledger holds 40 units", func() bool { return s.usedUnits() == 40 })
@@ -177,12 +190,7 @@ func TestFormSwitch_ByIntent(t *testing.T) {
 	if !strings.Contains(out.Warnings, "for shares, which takes some seconds") {
 		t.Errorf("warnings are %q, want that a card is opened for shares", out.Warnings)
 	}
-	_, _, body := s.do(http.MethodPost, "/api/v1/keys", s.key, map[string]any{"kind": "node", "name": "n1"})
-	var made struct{ Plaintext string }
-	if err := json.Unmarshal(body, &made); err != nil {
-		t.Fatal(err)
-	}
-	s.key = made.Plaintext
+	s.key = s.nodeKey()
 	var intent map[string]any
 	eventually(t, "the node is told", func() bool {
 		items := s.items("/api/v1/intents?wait=1s&card=" + uuid)
@@ -246,4 +254,113 @@ func TestFormSwitch_NodeThatFetchesNoIntents(t *testing.T) {
 	eventually(t, "the first node counts again", func() bool {
 		return strings.Contains(reason(), opening(first)) && !strings.Contains(reason(), "intents")
 	})
+}
+
+// nodeKey makes a key for a device plugin.
+func (s *service) nodeKey() string {
+	s.t.Helper()
+	_, _, body := s.do(http.MethodPost, "/api/v1/keys", s.key, map[string]any{"kind": "node", "name": "n1"})
+	var made struct{ Plaintext string }
+	if err := json.Unmarshal(body, &made); err != nil {
+		s.t.Fatal(err)
+	}
+	return made.Plaintext
+}
+
+// failIntent answers the open intent of a card as a plugin does that cannot write its state_dir.
+func (s *service) failIntent(key, card, reason string) {
+	s.t.Helper()
+	var list struct {
+		Items []struct {
+			ID      string
+			Version int
+		}
+	}
+	_, _, body := s.do(http.MethodGet, "/api/v1/intents?card="+card, key, nil)
+	if err := json.Unmarshal(body, &list); err != nil || len(list.Items) != 1 {
+		s.t.Fatalf("intents of %s: %s, %v", card, body, err)
+	}
+	path := "/api/v1/intents/" + list.Items[0].ID
+	if status, _, body := s.do(http.MethodPost, path+"/claim", key, map[string]any{"version": list.Items[0].Version}); status != http.StatusOK {
+		s.t.Fatalf("claim: %d %s", status, body)
+	}
+	if status, _, body := s.do(http.MethodPost, path+"/report", key, map[string]any{"state": "failed", "reason": reason}); status != http.StatusOK {
+		s.t.Fatalf("report: %d %s", status, body)
+	}
+}
+
+func (s *service) openIntents(key, card string) int {
+	s.t.Helper()
+	_, _, body := s.do(http.MethodGet, "/api/v1/intents?card="+card, key, nil)
+	return strings.Count(string(body), `"id"`)
+}
+
+// TestFormSwitch_ThatFails: the reason is told, the next card is tried, and none is asked again at once.
+func TestFormSwitch_ThatFails(t *testing.T) {
+	t.Parallel()
+	nodes := embedded.SimNodes(1, 2, accel.NVIDIA, "A100-SXM4-80GB", 81920, accel.Whole)
+	nodes[0].Auto = true
+	now := clock.NewFake(time.Now())
+	s, _ := start(t, nodes, func(c *server.Config) { c.Clock = now })
+	const why = "keep chosen form: mkdir /var/lib/heteroflow: read-only file system"
+	key := s.nodeKey()
+	reason := func() string { return s.tree("/api/v1/jobs/llm")["reason"].(string) }
+	s.register(share("llm", 1, "20GiB"))
+	cards := []string{nodes[0].Cards[0].UUID, nodes[0].Cards[1].UUID}
+	if s.openIntents(key, cards[0]) == 0 {
+		cards[0], cards[1] = cards[1], cards[0]
+	}
+	s.failIntent(key, cards[0], why)
+	told := "card " + cards[0] + " on node " + nodes[0].Name + " could not be opened for shares: " + why + " (asked again at "
+	eventually(t, "the other card is tried, and the reason of the first is told", func() bool {
+		return strings.Contains(reason(), "takes some seconds") && strings.Contains(reason(), told) && s.openIntents(key, cards[1]) == 1
+	})
+	s.failIntent(key, cards[1], why)
+	eventually(t, "the job waits for neither", func() bool {
+		return !strings.Contains(reason(), "takes some seconds") && strings.Contains(reason(), told) && strings.Contains(reason(), cards[1])
+	})
+	if s.openIntents(key, cards[0])+s.openIntents(key, cards[1]) > 0 {
+		t.Error("a card is asked again at once")
+	}
+	explained := s.tree("/api/v1/jobs/llm/explain")["now"].(map[string]any)
+	if explained["outcome"] != "waiting" || !strings.Contains(explained["reason"].(string), told) {
+		t.Errorf("explained as %v", explained)
+	}
+	failed := s.items("/api/v1/nodes")[0]["intents"].(map[string]any)["failed"].([]any)
+	if len(failed) != 2 || failed[1].(map[string]any)["reason"] != why || failed[1].(map[string]any)["card_uuid"] != cards[0] {
+		t.Errorf("the node's failures are %v", failed)
+	}
+	now.Advance(61 * time.Second)
+	eventually(t, "a card is asked again after the pause", func() bool { return s.openIntents(key, cards[0])+s.openIntents(key, cards[1]) > 0 })
+}
+
+// TestIntents_NodeThatIsTurnedAway: the service says of a node why it does not fetch intents, before a job waits.
+func TestIntents_NodeThatIsTurnedAway(t *testing.T) {
+	t.Parallel()
+	nodes := embedded.SimNodes(1, 1, accel.NVIDIA, "A100-SXM4-80GB", 81920, accel.Whole)
+	nodes[0].Auto = true
+	now := clock.NewFake(time.Now())
+	s, _ := start(t, nodes, func(c *server.Config) { c.Clock = now })
+	path := "/api/v1/intents?card=" + nodes[0].Cards[0].UUID
+	intents := func() map[string]any { return s.items("/api/v1/nodes")[0]["intents"].(map[string]any) }
+	if got := intents(); got["fetched"] != nil {
+		t.Errorf("at first %v, want that it is not known", got)
+	}
+	if status, _, body := s.do(http.MethodGet, path, "hf-node-wrong", nil); status != http.StatusUnauthorized {
+		t.Fatalf("a wrong token: %d %s", status, body)
+	}
+	if got := intents(); got["fetched"] != false || !strings.Contains(got["reason"].(string), "it is turned away: ") {
+		t.Errorf("with a wrong token %v", got)
+	}
+	key := s.nodeKey()
+	if status, _, body := s.do(http.MethodGet, path, key, nil); status != http.StatusOK {
+		t.Fatalf("the right token: %d %s", status, body)
+	}
+	if got := intents(); got["fetched"] != true || got["reason"] != nil {
+		t.Errorf("with the right token %v", got)
+	}
+	now.Advance(3 * time.Minute)
+	if got := intents(); got["fetched"] != false || !strings.Contains(got["reason"].(string), "has not asked this service since") {
+		t.Errorf("after a silence %v", got)
+	}
 }

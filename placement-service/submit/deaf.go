@@ -50,6 +50,7 @@ func (b *switchBook) fetchedNow(cards []string, now time.Time) (heals bool) {
 	}
 	for _, c := range cards {
 		b.fetched[c] = now
+		delete(b.refused, c)
 	}
 	for id, d := range b.deaf {
 		if slices.Contains(cards, d.card) {
@@ -107,11 +108,26 @@ func (b *switchBook) deafNodes(now time.Time) map[string]bool {
 	return out
 }
 
-// decideAround decides, and once more without the cards of nodes that do not fetch intents when it counted on one.
+// decideAround decides, and once more without the cards of nodes that do not fetch intents, and without those that could
+// not be switched a moment ago, when it counted on one.
 func (s *Submitter) decideAround(ctx context.Context, snapshot engine.Snapshot, r engine.Request) (engine.Decision, error) {
 	var deaf []string
+	var failed []FailedSwitch
 	d := s.Engine().Decide(snapshot, r)
 	for len(d.Switches) > 0 {
+		pausing, err := s.pausing(ctx)
+		if err != nil {
+			return engine.Decision{}, err
+		}
+		if met := among(pausing, d.Switches); len(met) > 0 { // each is met once: it is fixed from here on
+			failed = append(failed, met...)
+			if len(failed) > failedNamed { // and of many all at once, so that there are few decisions
+				failed, met = pausing, pausing
+			}
+			fixCards(snapshot, met)
+			d = s.Engine().Decide(snapshot, r)
+			continue
+		}
 		if err := s.findDeaf(ctx, d.Switches); err != nil {
 			return engine.Decision{}, err
 		}
@@ -132,6 +148,9 @@ func (s *Submitter) decideAround(ctx context.Context, snapshot engine.Snapshot, 
 	}
 	if d.Refusal != nil && len(deaf) > 0 {
 		d.Refusal.Sentence += "; " + deafSentence(deaf)
+	}
+	if d.Refusal != nil && len(failed) > 0 {
+		d.Refusal.Sentence += "; " + s.failedSentence(failed)
 	}
 	return d, nil
 }

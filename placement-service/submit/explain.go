@@ -2,6 +2,8 @@ package submit
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
@@ -14,8 +16,8 @@ func (s *Submitter) Explain(ctx context.Context, row store.Job) (d engine.Decisi
 	if err != nil || !sub.reading.Asks() {
 		return engine.Decision{}, false, err
 	}
-	if !s.World.IsReady() {
-		return *notReady().decision, true, nil
+	if out, is := s.unsure(); is {
+		return *out.decision, true, nil
 	}
 	older, err := runningInjection(row)
 	if err != nil {
@@ -28,8 +30,20 @@ func (s *Submitter) Explain(ctx context.Context, row store.Job) (d engine.Decisi
 	return *found.decision, true, nil
 }
 
-func notReady() placed {
-	return placed{decision: &engine.Decision{Refusal: &engine.Refusal{
+// unsure is what comes of a job while it is not known what the cluster is like: it waits. A decision by cards that were
+// there once would name some that are gone.
+func (s *Submitter) unsure() (placed, bool) {
+	why := s.World.Stale(s.Clock.Now())
+	if why == "" {
+		return placed{}, false
+	}
+	refusal := engine.Refusal{
 		Code: codeNotReady, Sentence: "the state of the cluster is not known yet: the job is tried as soon as Nomad has told it",
-	}}}
+	}
+	if s.World.IsReady() {
+		refusal = engine.Refusal{Code: codeUnreachable, Sentence: fmt.Sprintf(
+			"%s: what is known of the cards is from %s, and they may be others by now; the job is kept and tried as soon as Nomad answers",
+			why, s.World.AsOf().UTC().Format(time.DateTime+" MST"))}
+	}
+	return placed{decision: &engine.Decision{Refusal: &refusal}}, true
 }

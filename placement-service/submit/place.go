@@ -89,8 +89,8 @@ func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 			return placed{job: out, injection: p.older}, nil
 		}
 	}
-	if !s.World.IsReady() {
-		return notReady(), nil
+	if out, is := s.unsure(); is {
+		return out, nil
 	}
 	return s.placeGroups(ctx, p, stale)
 }

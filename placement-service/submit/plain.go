@@ -15,7 +15,7 @@ import (
 // another form than the job takes are switched, since nobody else would ask for it. done tells that there is nothing
 // to wait for.
 func (s *Submitter) openForms(ctx context.Context, key watch.JobKey) (done bool, err error) {
-	if !s.World.IsReady() {
+	if s.World.Stale(s.Clock.Now()) != "" {
 		return false, nil
 	}
 	stored, err := s.Nomad.Job(ctx, key.Namespace, key.ID)

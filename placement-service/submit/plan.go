@@ -98,7 +98,7 @@ func (s *Submitter) Check(env Tree) (problems admission.Problems, clean Tree, er
 	}
 	job := env["Job"].(Tree)
 	reading, problems := admission.Read(job)
-	if len(problems) == 0 && reading.Asks() && s.World.IsReady() {
+	if len(problems) == 0 && reading.Asks() && s.World.Stale(s.Clock.Now()) == "" {
 		problems = admission.Check(reading, s.World.Catalog())
 	}
 	clean = admission.Strip(job)

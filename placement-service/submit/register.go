@@ -106,7 +106,7 @@ func (s *Submitter) register(ctx context.Context, caller Caller, key watch.JobKe
 func (s *Submitter) read(ctx context.Context, caller Caller, key watch.JobKey, env Tree) (submission, error) {
 	job := env["Job"].(Tree)
 	reading, problems := admission.Read(job)
-	if len(problems) == 0 && reading.Asks() && s.World.IsReady() {
+	if len(problems) == 0 && reading.Asks() && s.World.Stale(s.Clock.Now()) == "" {
 		problems = admission.Check(reading, s.World.Catalog())
 	}
 	if len(problems) > 0 {

@@ -79,7 +79,7 @@ func New(c Config) *Submitter {
 	if c.Clock == nil {
 		c.Clock = clock.System()
 	}
-	return &Submitter{Config: c, log: c.Log.Named("submit"), switches: newSwitchBook(), metrics: newMetrics()}
+	return &Submitter{Config: c, log: c.Log.Named("submit"), switches: newSwitchBook(c.Clock.Now()), metrics: newMetrics()}
 }
 
 // Wait returns when everything is written of the jobs that were answered. Call it before the store is closed.

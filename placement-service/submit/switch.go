@@ -23,7 +23,10 @@ type switchBook struct {
 	held    map[string]hold      // card UUID
 	wanted  map[string]wanted    // by card UUID, the intents that wait to be claimed
 	fetched map[string]time.Time // by card UUID, when a device plugin last asked for its intents
+	refused map[string]refusal   // by card UUID, since somebody last asked who may
 	deaf    map[string]deafNode  // by node id
+	began   time.Time
+	look    time.Time // when a refusal is looked into next at the earliest
 }
 
 type hold struct {
@@ -32,9 +35,9 @@ type hold struct {
 	until time.Time
 }
 
-func newSwitchBook() *switchBook {
+func newSwitchBook(now time.Time) *switchBook {
 	return &switchBook{
-		changed: make(chan struct{}), held: map[string]hold{}, wanted: map[string]wanted{}, fetched: map[string]time.Time{}, deaf: map[string]deafNode{},
+		began: now, refused: map[string]refusal{}, changed: make(chan struct{}), held: map[string]hold{}, wanted: map[string]wanted{}, fetched: map[string]time.Time{}, deaf: map[string]deafNode{},
 	}
 }
 
@@ -80,6 +83,13 @@ func (b *switchBook) take(card string, to accel.Form, key watch.JobKey, now time
 	return true
 }
 
+// forget lets go of a card whose form was not switched.
+func (b *switchBook) forget(card string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.held, card)
+}
+
 // release forgets the cards of a job that found room.
 func (b *switchBook) release(key watch.JobKey) {
 	b.mu.Lock()
@@ -96,7 +106,17 @@ const switchPause = 30 * time.Second
 
 // want states the intents that a decision needs.
 func (s *Submitter) want(ctx context.Context, key watch.JobKey, switches []engine.Switch) error {
+	if len(switches) == 0 {
+		return nil
+	}
+	pausing, err := s.pausing(ctx)
+	if err != nil {
+		return err
+	}
 	for _, sw := range switches {
+		if len(among(pausing, []engine.Switch{sw})) > 0 {
+			continue
+		}
 		if !s.switches.take(sw.CardUUID, sw.To, key, s.Clock.Now(), switchPause) {
 			continue
 		}

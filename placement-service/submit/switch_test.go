@@ -23,8 +23,8 @@ func oneCard(form accel.Form) engine.Snapshot {
 // is first in the queue: with two hundred alike waiting, only the first is tried.
 func TestSwitchBook_HoldsUntilTheFormHasChanged(t *testing.T) {
 	t.Parallel()
-	b := newSwitchBook()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	b := newSwitchBook(now)
 	wanted, other := watch.JobKey{ID: "wanted"}, watch.JobKey{ID: "other"}
 	if !b.take("GPU-a", accel.Shared, wanted, now, switchPause) {
 		t.Fatal("the first to want a card must state the intent")

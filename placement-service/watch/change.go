@@ -193,20 +193,20 @@ func (w *World) recount(nodeID string) {
 
 func (w *World) touch(now time.Time) {
 	w.asOf = now
-	if !w.isReady[0] || !w.isReady[1] {
+	if !w.isReady[nodesPart] || !w.isReady[allocsPart] {
 		return
 	}
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// loaded notes that nodes (0) or allocations (1) were read once.
+// loaded notes that a part was read whole.
 func (w *World) loaded(part int, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.isReady[part] = true
+	w.isReady[part], w.lost[part] = true, false
 	w.asOf = now
-	if w.isReady[0] && w.isReady[1] {
+	if w.isReady[nodesPart] && w.isReady[allocsPart] {
 		select {
 		case <-w.ready:
 		default:

@@ -16,6 +16,7 @@ import (
 // CardFacts are the facts of one card that placement does not need but people want to see.
 type CardFacts struct {
 	UUID          string
+	Parent        string // of a partition, the card that it is a part of
 	Index         int
 	PCI           string
 	Driver        string
@@ -172,7 +173,7 @@ func (v *nodeView) addGroup(g *api.NodeDeviceResource, descriptors map[string]*a
 // addCard adds the card behind some instances of the pool.
 func (v *nodeView) addCard(p *engine.Pool, g *api.NodeDeviceResource, uuid string, instances []*api.NodeDevice, owner map[string]string) {
 	facts := CardFacts{
-		UUID: uuid, PCI: text(g, accel.AttrPCI), Driver: text(g, accel.AttrDriver), Modes: modes(g), Pool: p.Group,
+		UUID: uuid, Parent: text(g, accel.AttrParent), PCI: text(g, accel.AttrPCI), Driver: text(g, accel.AttrDriver), Modes: modes(g), Pool: p.Group,
 		MemoryMiB: memory(g, accel.AttrMemory), Units: len(instances), Healthy: len(instances) > 0,
 		Auto: p.Auto || text(g, accel.AttrPolicy) == accel.PolicyAuto,
 	}

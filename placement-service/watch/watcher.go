@@ -89,8 +89,8 @@ func (w *Watcher) isKnown(job JobKey) bool {
 // Run follows until the context ends. Nomad or the database being away only delays it.
 func (w *Watcher) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return w.repeat(ctx, "nodes", w.followNodes) })
-	g.Go(func() error { return w.repeat(ctx, "events", w.followEvents) })
+	g.Go(func() error { return w.repeat(ctx, "nodes", nodesPart, w.followNodes) })
+	g.Go(func() error { return w.repeat(ctx, "events", allocsPart, w.followEvents) })
 	g.Go(func() error { return w.settleLoop(ctx) })
 	g.Go(func() error { return w.departLoop(ctx) })
 	g.Go(func() error { return w.reconcileLoop(ctx) })
@@ -98,7 +98,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // repeat runs a part again whenever it ends, with growing pauses while it fails at once.
-func (w *Watcher) repeat(ctx context.Context, part string, run func(context.Context) error) error {
+func (w *Watcher) repeat(ctx context.Context, name string, part int, run func(context.Context) error) error {
 	pause := 100 * time.Millisecond
 	for ctx.Err() == nil {
 		began := w.Clock.Now()
@@ -110,7 +110,10 @@ func (w *Watcher) repeat(ctx context.Context, part string, run func(context.Cont
 			pause = 100 * time.Millisecond
 		}
 		if !errors.Is(err, io.EOF) {
-			w.log.Warn("following nomad was interrupted", "part", part, "error", err, "retry_in", pause)
+			if !errors.As(err, new(*ledgerError)) {
+				w.World.lose(part)
+			}
+			w.log.Warn("following nomad was interrupted", "part", name, "error", err, "retry_in", pause)
 		}
 		if !clock.Sleep(ctx, w.Clock, pause) {
 			return nil
@@ -147,11 +150,11 @@ func (w *Watcher) followNodes(ctx context.Context) error {
 		for _, id := range w.World.dropNodes(keep, w.Clock.Now()) {
 			delete(seen, id)
 			if err := w.Store.PutPools(ctx, id, nil); err != nil {
-				return fmt.Errorf("drop pools of node %s: %w", id, err)
+				return &ledgerError{fmt.Errorf("drop pools of node %s: %w", id, err)}
 			}
 			changed = true
 		}
-		w.World.loaded(0, w.Clock.Now())
+		w.World.loaded(nodesPart, w.Clock.Now())
 		if changed {
 			w.room()
 		}
@@ -182,7 +185,7 @@ func (w *Watcher) fetchNodes(ctx context.Context, ids []string) (changed bool, e
 			}
 			// The ledger first: nothing is decided on a pool in which nothing can be reserved.
 			if err := w.Store.PutPools(ctx, id, poolsOf(id, viewNode(n))); err != nil {
-				return fmt.Errorf("put pools of node %s: %w", id, err)
+				return &ledgerError{fmt.Errorf("put pools of node %s: %w", id, err)}
 			}
 			if w.World.setNode(n, w.Clock.Now()) {
 				any.Store(true)
@@ -249,7 +252,7 @@ func (w *Watcher) list(ctx context.Context) (uint64, error) {
 	for _, job := range w.World.setAllocs(allocs, w.Clock.Now()) {
 		w.Settle(job)
 	}
-	w.World.loaded(1, w.Clock.Now())
+	w.World.loaded(allocsPart, w.Clock.Now())
 	for _, job := range blocked {
 		w.blocked(job)
 	}

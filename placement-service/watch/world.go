@@ -78,7 +78,8 @@ type World struct {
 	catalog *engine.Catalog   // nil when a node changed
 	asOf    time.Time
 	ready   chan struct{}
-	isReady [2]bool // nodes, allocations
+	isReady [parts]bool
+	lost    [parts]bool // cannot be followed since it was read last
 	changed chan struct{}
 }
 
