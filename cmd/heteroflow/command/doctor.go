@@ -66,6 +66,7 @@ hosts and users, addresses, command lines and tokens masked; -replay tells of th
 		checks := []check{
 			func(ctx context.Context) []finding { return c.checkService(ctx, conn) },
 			func(ctx context.Context) []finding { return c.checkNodes(ctx, conn) },
+			func(ctx context.Context) []finding { return c.checkIntents(ctx, conn) },
 			func(ctx context.Context) []finding { return c.checkQueue(ctx, conn) },
 			func(ctx context.Context) []finding { return c.checkNomad(ctx, conn) },
 			c.checkConsul, c.checkDatabase, checkDocker,

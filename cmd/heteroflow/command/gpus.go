@@ -43,7 +43,7 @@ func gpusCommand(env Env) *command {
 		if err != nil {
 			return err
 		}
-		return c.print(out, list, raw, func() error { return c.printGPUs(out, list.Items) })
+		return c.print(out, list, raw, func() error { return c.printGPUs(out, list) })
 	}
 	return c
 }
@@ -63,7 +63,15 @@ func givenBool(b bool) *bool {
 	return &b
 }
 
-func (c *command) printGPUs(out *output, cards []client.GPU) error {
+func (c *command) printGPUs(out *output, list *client.GPUList) error {
+	cards, stale := list.Items, text(list.Stale)
+	switch {
+	case stale != "" && list.AsOf.Year() > 1:
+		c.tell("This may be out of date: %s. It is from %s.", stale, moment(&list.AsOf))
+	case stale != "":
+		c.tell("The cards are not known yet: %s.", stale)
+		return nil
+	}
 	if len(cards) == 0 {
 		c.tell("No cards. \"heteroflow doctor\" says which nodes offer some, and why others do not.")
 		return nil
@@ -140,7 +148,10 @@ func cardTable(out *output, cards []client.GPU) table {
 	t := table{head}
 	for _, g := range cards {
 		memory, slices, form := "-", "-", string(g.Form)
-		if g.Memory != nil {
+		switch {
+		case g.Memory != nil && !g.Healthy:
+			memory = "none of " + accel.FormatMiB(uint64(g.Memory.TotalMiB))
+		case g.Memory != nil:
 			memory = accel.FormatMiB(uint64(g.Memory.FreeMiB)) + " of " + accel.FormatMiB(uint64(g.Memory.TotalMiB))
 		}
 		if g.Form != client.GPUForm("whole") {
@@ -153,7 +164,7 @@ func cardTable(out *output, cards []client.GPU) table {
 		if !g.Healthy {
 			health = cmp.Or(text(g.HealthReason), "bad")
 		}
-		row := []string{fmt.Sprintf("%s/%d", g.Vendor, g.Index), g.Model, cmp.Or(g.NodeName, out.id(g.NodeID)), form, memory, slices, health, dash(jobsOn(g.Jobs))}
+		row := []string{cardName(g), g.Model, cmp.Or(g.NodeName, out.id(g.NodeID)), form, memory, slices, health, dash(jobsOn(g.Jobs))}
 		if *out.verbose {
 			numa := ""
 			if g.NUMANode != nil {
@@ -164,6 +175,16 @@ func cardTable(out *output, cards []client.GPU) table {
 		t.row(row...)
 	}
 	return t
+}
+
+// cardName is the brand and the number of a card. The parts of one card have its number, so that each has its own
+// short name behind it.
+func cardName(g client.GPU) string {
+	name := fmt.Sprintf("%s/%d", g.Vendor, g.Index)
+	if g.Form == client.GPUForm(accel.Partition) {
+		name += "-" + accel.ShortID(accel.Vendor(g.Vendor), g.UUID)
+	}
+	return name
 }
 
 func jobsOn(uses []client.CardUse) string {
