@@ -172,6 +172,9 @@ type State struct {
 	TTY       bool
 	TaskID    string // label LabelTask
 	Image     string
+	// Health is what the image's own HEALTHCHECK says: starting, healthy, unhealthy; empty without one. HealthOutput is what
+	// it printed last.
+	Health, HealthOutput string
 }
 
 // Found is one container of a list.

@@ -148,6 +148,12 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 			StartedAt: parseTime(got.State.StartedAt), EndedAt: parseTime(got.State.FinishedAt),
 		}
 		s.Running = s.Running || got.State.Status == container.StateCreated
+		if h := got.State.Health; h != nil && h.Status != container.NoHealthcheck {
+			s.Health = h.Status
+			if n := len(h.Log); n > 0 && h.Log[n-1] != nil {
+				s.HealthOutput = h.Log[n-1].Output
+			}
+		}
 	}
 	if got.Config != nil {
 		s.TaskID, s.Image, s.TTY = got.Config.Labels[LabelTask], got.Config.Image, got.Config.Tty

@@ -624,6 +624,17 @@ func TestDocker_Real(t *testing.T) {
 			t.Errorf("output %q", out)
 		}
 	})
+	t.Run("model", func(t *testing.T) {
+		url, _ := modelServer(t, "")
+		_, out := run(t, withModel(map[string]any{"args": []string{"cat", "/models/llama.gguf"}}, url+"/llama.gguf", modelSum(modelText), ""))
+		if out != modelText {
+			t.Errorf("output %q", out)
+		}
+		exit, _ := run(t, withModel(map[string]any{"args": []string{"write", "/models/llama.gguf", "y"}}, url+"/llama.gguf", modelSum(modelText), ""))
+		if exit.ExitCode == 0 {
+			t.Error("the model was written to")
+		}
+	})
 	t.Run("read-only root", func(t *testing.T) {
 		exit, _ := run(t, map[string]any{"args": []string{"write", "/x", "y"}, "readonly_rootfs": true})
 		if exit.ExitCode == 0 {

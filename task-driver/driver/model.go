@@ -124,7 +124,7 @@ func (tc TaskConfig) validateModel(bad func(key, format string, args ...any)) {
 	if m == nil {
 		return
 	}
-	if _, err := (&modelcache.Cache{}).Locate(m.Source, m.Checksum); err != nil {
+	if err := modelcache.Check(m.Source, m.Checksum); err != nil {
 		bad("model", "%s", err)
 	}
 	switch {

@@ -116,8 +116,13 @@ func (c ProbeConfig) check(tc TaskConfig) (probe.Check, error) {
 			bad(`command is missing: write for example command = ["/bin/check"]`)
 		}
 		out.Port, out.Path = "", ""
+	case probe.Image:
+		if tc.Runtime == runtimeProcess || tc.HealthChecks != nil && tc.HealthChecks.Disable {
+			bad(`type "image" asks the HEALTHCHECK of an image, and there is none: write http, https, tcp or exec`)
+		}
+		out.Port, out.Path, out.Command = "", "", nil
 	default:
-		bad("type %q is not known: write http, https, tcp or exec", c.Type)
+		bad("type %q is not known: write http, https, tcp, exec or image", c.Type)
 	}
 	duration := func(key, text string, to *time.Duration) {
 		d, err := time.ParseDuration(text)
@@ -244,6 +249,24 @@ func (p probed) Exec(ctx context.Context, command []string) (int, error) {
 		return 0, err
 	}
 	return int(res.GetExitCode()), nil
+}
+
+// Health asks the runtime.
+func (p probed) Health(ctx context.Context) error {
+	r, ok := p.t.runtime.(*dockerRuntime)
+	if !ok {
+		return errors.New("a process has no HEALTHCHECK")
+	}
+	state, err := r.engine.State(ctx, p.t.record.Container)
+	switch {
+	case err != nil:
+		return err
+	case state.Health == "":
+		return errors.New("the image has no HEALTHCHECK")
+	case state.Health != "healthy":
+		return fmt.Errorf("its HEALTHCHECK says %s%s", state.Health, probe.FirstLine(state.HealthOutput))
+	}
+	return nil
 }
 
 // ownAddress is where the container itself is reached from the host.

@@ -151,6 +151,30 @@ func TestProbes_OfContainers(t *testing.T) {
 	}
 }
 
+func TestProbes_TheImagesOwn(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	said := r.hear()
+	fake.SetHealth("starting")
+	config := app("stubborn")
+	config["liveness"] = checkBlock("type", "image", "failures", 1, "grace", "10m")
+	j := r.job(config)
+	r.start(j)
+	fake.SetHealth("healthy")
+	eventually(t, func() bool { return strings.Contains(said.String(), "Alive after") }, "the HEALTHCHECK is not asked")
+	task, err := r.get(j.cfg.Id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	task.endProbes()
+	for status, want := range map[string]string{"unhealthy": "its HEALTHCHECK says unhealthy: said unhealthy", "none": "the image has no HEALTHCHECK", "": "the image has no HEALTHCHECK"} {
+		fake.SetHealth(status)
+		if err := (probed{task}).Health(r.ctx); err == nil || err.Error() != want {
+			t.Errorf("%q gives %v, want %q", status, err, want)
+		}
+	}
+}
+
 func TestProbes_Config(t *testing.T) {
 	t.Parallel()
 	tc, err := decodeHCL(t, `
@@ -180,6 +204,7 @@ func TestProbes_Config(t *testing.T) {
 		t.Error(diff)
 	}
 	for text, words := range map[string]string{
+		"healthchecks { disable = true }\nliveness { type = \"image\" }": "there is none",
 		`readiness {}`:                                                                          "port is missing",
 		`readiness { type = "exec" }`:                                                           "command is missing",
 		`readiness { type = "grpc" }`:                                                           "not known",

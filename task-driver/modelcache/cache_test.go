@@ -390,6 +390,9 @@ func TestEnsure_PeersFirst(t *testing.T) {
 	has.got("a", source.URL+"/m", body)
 	peer := httptest.NewServer(http.FileServer(http.Dir(has.dir)))
 	lying := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(content(8, 1<<20)) })) //nolint:errcheck // a test server
+	boasting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", fmt.Sprint(int64(math.MaxInt64)))
+	}))
 	var leaked atomic.Value
 	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a := r.Header.Get("Authorization"); a != "" {
@@ -397,7 +400,7 @@ func TestEnsure_PeersFirst(t *testing.T) {
 		}
 		http.NotFound(w, r)
 	}))
-	t.Cleanup(func() { peer.Close(); lying.Close(); empty.Close() })
+	t.Cleanup(func() { peer.Close(); lying.Close(); boasting.Close(); empty.Close() })
 	gone := httptest.NewServer(nil)
 	gone.Close()
 	r := newRig(t, func(o *modelcache.Options) { o.Peers = []string{gone.URL, empty.URL + "/models/", lying.URL, peer.URL} })
@@ -411,7 +414,7 @@ func TestEnsure_PeersFirst(t *testing.T) {
 	if leaked.Load() != nil {
 		t.Errorf("a peer got the task's token")
 	}
-	alone := newRig(t, func(o *modelcache.Options) { o.Peers = []string{gone.URL, empty.URL, lying.URL} })
+	alone := newRig(t, func(o *modelcache.Options) { o.Peers = []string{gone.URL, empty.URL, boasting.URL, lying.URL} })
 	alone.got("c", source.URL+"/m", body)
 }
 

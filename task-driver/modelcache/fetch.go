@@ -50,8 +50,7 @@ func (f *fetch) run(ctx context.Context, from origin) error {
 	defer f.report(ctx)()
 	for _, peer := range f.cache.peersOf(f.model.key, f.model.Tree) {
 		err := f.get(ctx, peer, peerPatience)
-		var bad *originError
-		if err == nil || ctx.Err() != nil || !errors.As(err, &bad) {
+		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		f.cache.o.Log.Debug("model not got from peer", "model", f.model.key, "peer", peer.String(), "error", err)

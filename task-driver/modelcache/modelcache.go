@@ -113,6 +113,12 @@ type Model struct {
 	key  string
 }
 
+// Check says what is wrong with a source or a checksum, and what to write instead.
+func Check(source, checksum string) error {
+	_, err := (&Cache{}).Locate(source, checksum)
+	return err
+}
+
 // Locate says where a model lies once it was fetched. Nothing is touched. Errors say what to write instead.
 func (c *Cache) Locate(source, checksum string) (Model, error) {
 	s, err := parseSource(source)

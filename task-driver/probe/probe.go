@@ -21,6 +21,7 @@ const (
 	HTTPS = "https" // whatever the certificate says: the address is the task's own
 	TCP   = "tcp"
 	Exec  = "exec"
+	Image = "image" // the image's own HEALTHCHECK, which the container engine runs
 )
 
 // Check is one way to ask a task. It is kept in the task's handle, as JSON.
@@ -40,6 +41,8 @@ type Target interface {
 	Address(ctx context.Context, port string) (string, error)
 	// Exec runs a command in the task and returns its exit code.
 	Exec(ctx context.Context, command []string) (int, error)
+	// Health asks what the image's own HEALTHCHECK says; nil is well.
+	Health(ctx context.Context) error
 }
 
 // ask asks once. The error is the reason for people; nil says that the task answers as it should.
@@ -60,6 +63,9 @@ func (c Check) do(ctx context.Context, t Target) error {
 			err = fmt.Errorf("%s exits with %d", c.Command[0], code)
 		}
 		return err
+	}
+	if c.Type == Image {
+		return t.Health(ctx)
 	}
 	addr, err := t.Address(ctx, c.Port)
 	if err != nil {
@@ -85,7 +91,7 @@ func (c Check) do(ctx context.Context, t Target) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	switch {
 	case resp.StatusCode >= 300 || resp.StatusCode < 200:
-		return fmt.Errorf("%s answers %d%s", c.Path, resp.StatusCode, firstLine(body))
+		return fmt.Errorf("%s answers %d%s", c.Path, resp.StatusCode, FirstLine(string(body)))
 	case err != nil:
 		return short(err)
 	}
@@ -112,9 +118,9 @@ func short(err error) error {
 	return err
 }
 
-// firstLine is what an answer says, as far as it fits in an event.
-func firstLine(body []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
+// FirstLine is what a task answers, as far as it fits in an event, behind a colon; empty without an answer.
+func FirstLine(text string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
 	line = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == 0xfffd {
 			return -1

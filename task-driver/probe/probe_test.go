@@ -37,6 +37,13 @@ func (f *fake) Exec(ctx context.Context, _ []string) (int, error) {
 	return do(ctx)
 }
 
+func (f *fake) Health(context.Context) error {
+	if f.addr == "" {
+		return errors.New("unhealthy: said so")
+	}
+	return nil
+}
+
 func (f *fake) set(do func(ctx context.Context) (int, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,6 +126,8 @@ func TestAsk(t *testing.T) {
 		"https, own certif": {HTTPS, "/health", secure.Listener.Addr().String(), nil, ""},
 		"tcp":               {TCP, "", addr, nil, ""},
 		"tcp, closed":       {TCP, "", closed.Addr().String(), nil, "refused"},
+		"image":             {Image, "", addr, nil, ""},
+		"image, sick":       {Image, "", "", nil, "unhealthy: said so"},
 		"exec":              {Exec, "", "", exits(0), ""},
 		"exec, fails":       {Exec, "", "", exits(3), "check exits with 3"},
 		"exec, hangs":       {Exec, "", "", hangs, "no answer within 200ms"},

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/heteroflow/heteroflow/internal/filelock"
 )
 
 // locker keeps apart what must not happen at once, in this process and, for a driver that is being replaced, in two.
@@ -70,7 +72,7 @@ func (l *fileLocks) take(ctx context.Context, name string) (*os.File, error) {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
 	for {
-		taken, err := tryLock(f)
+		taken, err := filelock.TryFile(f)
 		if taken {
 			return f, nil
 		}

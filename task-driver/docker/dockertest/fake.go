@@ -49,6 +49,7 @@ type Engine struct {
 	apiVersion string
 	serial     int
 	execs      map[string]*execution
+	health     string // empty: images have no HEALTHCHECK
 	loseTail   bool
 }
 
@@ -169,6 +170,9 @@ func (e *Engine) SetCDI(dirs ...string) { e.mu.Lock(); defer e.mu.Unlock(); e.cd
 
 // SetRootDir says where the daemon keeps its own, /var/lib/docker but for this.
 func (e *Engine) SetRootDir(dir string) { e.mu.Lock(); defer e.mu.Unlock(); e.rootDir = dir }
+
+// SetHealth is what the HEALTHCHECK of every container says: starting, healthy, unhealthy.
+func (e *Engine) SetHealth(status string) { e.mu.Lock(); defer e.mu.Unlock(); e.health = status }
 
 // Auths are the credentials that pulls came with, decoded; empty for a pull without.
 func (e *Engine) Auths() []string {

@@ -342,6 +342,9 @@ func (e *Engine) inspect(w http.ResponseWriter, c *container) {
 		"Running": c.Running, "ExitCode": c.Exit, "OOMKilled": c.OOM, "Status": "exited",
 		"StartedAt": c.Started.Format(time.RFC3339Nano), "FinishedAt": c.Ended.Format(time.RFC3339Nano),
 	}
+	if e.health != "" {
+		state["Health"] = map[string]any{"Status": e.health, "Log": []any{map[string]any{"Output": "said " + e.health}}}
+	}
 	if c.Running {
 		state["Status"] = "running"
 	} else if c.Started.IsZero() {
