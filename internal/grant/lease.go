@@ -24,6 +24,8 @@ type Lease struct {
 	Since   time.Time `json:"since"`
 	// Forms is how each card was given, by UUID. Leases of older drivers have none.
 	Forms map[string]accel.Form `json:"forms,omitempty"`
+	// Maker names the process of the driver that wrote it. Leases of older drivers have none.
+	Maker string `json:"maker,omitempty"`
 }
 
 const leaseSuffix = ".lease.json"

@@ -42,7 +42,7 @@ func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 		return fmt.Errorf("recover task: %w", err)
 	}
 	if len(r.Cards) > 0 {
-		lease := grant.Lease{TaskID: id, AllocID: t.cfg.GetAllocId(), Cards: r.Cards, Forms: r.Forms, Since: r.StartedAt}
+		lease := grant.Lease{TaskID: id, AllocID: t.cfg.GetAllocId(), Cards: r.Cards, Forms: r.Forms, Since: r.StartedAt, Maker: d.maker}
 		if err := grant.WriteLease(s.leasesDir(), lease); err != nil {
 			d.log.Error("lease not renewed", "task_id", id, "error", err)
 		}

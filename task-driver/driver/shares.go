@@ -86,12 +86,18 @@ func mayRun(s supervisor.Status) bool {
 
 // liveShares is what the driver knows of tasks, for the reconciler.
 func (d *Driver) liveShares(ctx context.Context) (share.Live, error) {
+	live, _, err := d.liveTasks(ctx)
+	return live, err
+}
+
+// liveTasks is liveShares. seen is false when there may be containers that it does not know of.
+func (d *Driver) liveTasks(ctx context.Context) (live share.Live, seen bool, err error) {
 	s, runtimes := d.current()
 	states, err := supervisor.List(s.tasksDir())
 	if err != nil {
-		return share.Live{}, err
+		return share.Live{}, false, err
 	}
-	live := share.Live{Tasks: map[string]bool{}, Complete: true}
+	live, seen = share.Live{Tasks: map[string]bool{}, Complete: true}, true
 	found := func(id string, running bool) {
 		if running && !d.known(id) {
 			live.Tasks[id], live.Complete = true, false
@@ -101,6 +107,7 @@ func (d *Driver) liveShares(ctx context.Context) (share.Live, error) {
 		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 		containers, err := r.engine.List(ctx, docker.LabelState, r.stateDir)
 		cancel()
+		seen = err == nil
 		if err == nil {
 			d.dockerSeen.Store(true)
 		} else if d.dockerSeen.Load() || time.Since(d.began) < max(s.orphanAfter, share.ReconcileEvery) {
@@ -125,16 +132,19 @@ func (d *Driver) liveShares(ctx context.Context) (share.Live, error) {
 			live.Held = append(live.Held, t.record.Shares...)
 		}
 	}
-	return live, nil
+	return live, seen, nil
 }
 
-// reconcileShares removes leftovers of shares, at once and then every minute, until ctx ends.
+// reconcileShares removes leftovers of shares, and then leases that nobody has, at once and then every minute, until ctx ends.
 func (d *Driver) reconcileShares(ctx context.Context) {
 	ticker := time.NewTicker(share.ReconcileEvery)
 	defer ticker.Stop()
 	for {
 		if err := d.shares().Reconcile(ctx, d.liveShares); err != nil && ctx.Err() == nil {
 			d.log.Warn("shares not all reconciled, it is tried again", "error", err)
+		}
+		if err := d.dropDeadLeases(ctx); err != nil && ctx.Err() == nil {
+			d.log.Warn("leases of tasks that do not run are not all removed, it is tried again", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -93,7 +93,7 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 		return errors.Join(cause, d.remove(ctx, id, dir, run.clean, r))
 	}
 	if len(r.Cards) > 0 {
-		lease := grant.Lease{TaskID: id, AllocID: p.cfg.GetAllocId(), Cards: r.Cards, Forms: r.Forms, Since: time.Now().UTC()}
+		lease := grant.Lease{TaskID: id, AllocID: p.cfg.GetAllocId(), Cards: r.Cards, Forms: r.Forms, Since: time.Now().UTC(), Maker: d.maker}
 		if err := errors.Join(grant.WriteLease(s.leasesDir(), lease), grant.TakeReserved(s.leasesDir(), p.cfg.GetDeviceEnv())); err != nil {
 			return supervisor.Status{}, undo(err)
 		}
