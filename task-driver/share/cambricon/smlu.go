@@ -211,12 +211,16 @@ func (b *SMLUs) makeProfile(ctx context.Context, n note) (profile, error) {
 	if err != nil {
 		return profile{}, err
 	}
-	at := slices.IndexFunc(profiles, n.owns)
-	if at < 0 {
+	own := slices.DeleteFunc(profiles, func(p profile) bool { return !n.owns(p) })
+	switch len(own) {
+	case 0:
 		return profile{}, fmt.Errorf("a profile of %d %% and %s was made and is not listed", n.Pct, maker.Exact(n.MiB))
+	case 1:
+	default:
+		return profile{}, fmt.Errorf("somebody else made a profile of %d %% and %s at the same moment: try again", n.Pct, maker.Exact(n.MiB))
 	}
-	n.Made = &profiles[at].ID
-	return profiles[at], b.notes.Put(n.id(), n)
+	n.Made = &own[0].ID
+	return own[0], b.notes.Put(n.id(), n)
 }
 
 // Release destroys the instance, and the profiles of ours that nothing is made of any more.

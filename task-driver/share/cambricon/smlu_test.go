@@ -2,6 +2,7 @@ package cambricon
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -41,7 +42,12 @@ func TestSMLUs_PassTheSuite(t *testing.T) {
 					return sharetest.Machine{Tool: p, Root: t.TempDir(), Things: p.Things, Foreign: func() {
 						p.Call([]string{"create-profile", "1", "25", "4096"})
 						p.Call([]string{"create-profile", "1", "10", "1024"})
-						p.Call([]string{"create-instance", "1", "1", "somebody"})
+						profiles, err := parseProfiles(p.Call([]string{"profiles", "1"}).Stdout)
+						if err != nil {
+							t.Fatal(err)
+						}
+						own := slices.IndexFunc(profiles, func(p profile) bool { return p.Pct == 10 }) // theirs, whatever we made before
+						p.Call([]string{"create-instance", "1", strconv.Itoa(profiles[own].ID), "somebody"})
 					}}
 				},
 				New:      func(h share.Host) share.Backend { return New(h) },

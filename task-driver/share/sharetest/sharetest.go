@@ -168,6 +168,7 @@ func Run(t *testing.T, s Suite) {
 	t.Run("prepare meets every fault at every call", s.prepareFaults)
 	t.Run("release meets every fault at every call", s.releaseFaults)
 	t.Run("reconcile meets every fault at every call", s.reconcileFaults)
+	t.Run("strangers and shares come in any order", s.mixed)
 	t.Run("prepare meets a lie at every call", s.prepareLies)
 	t.Run("release meets a lie at every call", s.releaseLies)
 	t.Run("reconcile meets a lie at every call", s.reconcileLies)
