@@ -140,7 +140,7 @@ type files struct {
 	sent  atomic.Int64
 }
 
-func serve(t *testing.T, all map[string][]byte, wrap ...func(http.Handler) http.Handler) *files {
+func serve(t testing.TB, all map[string][]byte, wrap ...func(http.Handler) http.Handler) *files {
 	t.Helper()
 	f := &files{}
 	var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -548,13 +548,61 @@ func TestRoom_TheOneNotUsedForLongestGoes(t *testing.T) {
 	}
 	free("c", time.Hour, 2)
 	get("f", 4)
-	if _, err := os.Stat(filepath.Join(r.dir, "trash")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what was given up is still there: %v", err)
+	if left, err := os.ReadDir(filepath.Join(r.dir, "trash")); err != nil || len(left) > 0 {
+		t.Errorf("what was given up is still there: %v, %v", left, err)
 	}
 	big := content(30, 300_001)
 	all["big"] = big
 	if _, err := r.ensure("g", web.URL+"/big", checksum(big)); err == nil || !strings.Contains(err.Error(), "max_size") || len(r.models()) != 3 {
 		t.Errorf("a model larger than the cache says %v, left are %v", err, r.models())
+	}
+}
+
+// Many tasks in two processes, with room for three of six models: each gets its model or is told why not, and the cache never
+// has more than it may.
+func TestRoom_ManyAtOnce(t *testing.T) {
+	t.Parallel()
+	all := map[string][]byte{}
+	for i := range 6 {
+		all[fmt.Sprint(i)] = content(uint64(60+i), 100_000)
+	}
+	web := serve(t, all)
+	limit := func(o *modelcache.Options) { o.MaxBytes = 350_000 }
+	r := newRig(t, limit)
+	caches := []*modelcache.Cache{r.Cache, modelcache.New(options(r.dir, limit))}
+	var got atomic.Int64
+	var group sync.WaitGroup
+	for worker := range 8 {
+		group.Go(func() {
+			cache := caches[worker%2]
+			for round := range 12 {
+				name, task := fmt.Sprint((worker+round*5)%6), fmt.Sprint(worker, "/", round)
+				m, err := cache.Ensure(context.Background(), modelcache.Ask{TaskID: task, Source: web.URL + "/" + name, Checksum: checksum(all[name])}, r.event)
+				var passes interface{ Temporary() bool }
+				if err != nil && !(errors.As(err, &passes) && strings.Contains(err.Error(), "running tasks use")) {
+					t.Error(err)
+				}
+				if err == nil {
+					got.Add(1)
+					if body, err := os.ReadFile(m.Path); err != nil || !bytes.Equal(body, all[name]) {
+						t.Errorf("model of a task that uses it: %v", err)
+					}
+				}
+				if n := len(r.models()); n > 3 {
+					t.Errorf("%d models in a cache for three", n)
+				}
+				if err := cache.Release(task); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	if got.Load() == 0 {
+		t.Error("nobody got a model")
+	}
+	if left, err := os.ReadDir(filepath.Join(r.dir, "trash")); err != nil || len(left) > 0 {
+		t.Errorf("what was given up is still there: %v, %v", left, err)
 	}
 }
 

@@ -208,6 +208,13 @@ func TestHostile_Redirects(t *testing.T) {
 		})
 	}
 	newRig(t).got("a", to(target.URL+"/m")+"/m", body)
+	nosy := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+		if got := r.Header.Get("Referer") + r.Header.Get("Authorization"); got != "" {
+			t.Errorf("another host is told %q", got)
+		}
+		w.Write(body) //nolint:errcheck // a test server
+	})
+	newRig(t).got("a", strings.Replace(to(strings.Replace(nosy, "127.0.0.1", "localhost", 1)), "://", "://u:p@", 1)+"/m?sig=secret", body)
 	newRig(t).refused(to("file:///etc/passwd")+"/m", checksum(body), `"file"`)
 	newRig(t).refused(to("/again")+"/m", checksum(body), "redirects")
 	secure := httptest.NewTLSServer(http.RedirectHandler(target.URL+"/m", http.StatusFound))

@@ -35,6 +35,7 @@ const maxRedirects = 10
 // checkRedirect keeps to the network, and to encryption once there was some. Credentials do not follow to another host:
 // net/http sees to that.
 func checkRedirect(req *http.Request, via []*http.Request) error {
+	req.Header.Del("Referer") // net/http puts in the address that came before, with what may be secret
 	switch {
 	case len(via) > maxRedirects:
 		return stubbornf("more than %d redirects", maxRedirects)

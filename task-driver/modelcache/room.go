@@ -29,6 +29,7 @@ type held struct {
 // keepRoom makes room for a model of this length, and notes it in the state. Models go that no task uses, those first that
 // were not used for the longest time; none goes when all of them would not do.
 func (c *Cache) keepRoom(ctx context.Context, key string, s state) error {
+	var trash []string
 	err := c.inRoom(ctx, func() error {
 		all, err := c.holds()
 		if err != nil {
@@ -40,9 +41,15 @@ func (c *Cache) keepRoom(ctx context.Context, key string, s state) error {
 		if err := c.writeState(key, s); err != nil {
 			return fmt.Errorf("note the length of a model: %w", err)
 		}
-		return nil
+		trash, err = c.trash()
+		return err
 	})
-	return errors.Join(err, c.emptyTrash())
+	for _, path := range trash { // others need not wait for it
+		if err := os.RemoveAll(path); err != nil {
+			c.o.Log.Warn("model that was given up is not removed yet", "path", path, "error", err)
+		}
+	}
+	return err
 }
 
 // makeRoom moves models out of the way until total bytes of a model have room. The lock on room is held.
@@ -150,10 +157,17 @@ func (c *Cache) giveUp(h held) error {
 	return nil
 }
 
-// emptyTrash removes what was moved there, by this process or by one that was killed.
-func (c *Cache) emptyTrash() error {
-	if err := os.RemoveAll(filepath.Join(c.o.Dir, trashDir)); err != nil {
-		return fmt.Errorf("remove models that were given up: %w", err)
+// trash lists what was moved there, by this process or by one that was killed. The lock on room is held, so that nobody
+// is just about to put something there.
+func (c *Cache) trash() ([]string, error) {
+	dir := filepath.Join(c.o.Dir, trashDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list models that were given up: %w", err)
 	}
-	return nil
+	var out []string
+	for _, e := range entries {
+		out = append(out, filepath.Join(dir, e.Name()))
+	}
+	return out, nil
 }

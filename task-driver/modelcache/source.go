@@ -49,7 +49,7 @@ func parseSource(text string) (source, error) {
 		return source{}, fmt.Errorf("source: scheme %q is not known: write https://, http://, s3:// or file://", u.Scheme)
 	}
 	s := source{url: u, tree: strings.HasSuffix(u.Path, "/"), name: path.Base(u.Path)}
-	if s.name == "." || s.name == "/" || s.name == ".." || !printable(s.name) {
+	if s.name == "." || s.name == "/" || s.name == ".." || !printable(s.name) || strings.ContainsAny(s.name, `:\`) { // the latter mean something in paths of mounts
 		s.name = fileName
 	}
 	return s, nil
