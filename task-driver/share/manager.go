@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -230,7 +231,9 @@ func (m *Manager) giveBack(ctx context.Context, b Backend, id ID) error {
 	}
 	if !e.State.leaving() {
 		e.State, e.Since = Releasing, m.clock.Now()
-		if err := m.ledger.put(*e); err != nil {
+		if err := m.ledger.put(*e); noRoom(err) {
+			m.log.Warn("the ledger cannot be written, a share is given back all the same", "share", id, "error", err) // it is found again by the entry there is
+		} else if err != nil {
 			return err
 		}
 	}
@@ -245,6 +248,9 @@ func (m *Manager) giveBack(ctx context.Context, b Backend, id ID) error {
 	err = fmt.Errorf("give back the share of %s card %s by %s: %w", e.Ask.Vendor, e.Ask.Card.UUID, b.Name(), err)
 	return errors.Join(err, m.ledger.put(*e))
 }
+
+// noRoom reports whether something could not be written for want of room. Names can be removed all the same.
+func noRoom(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // sorted are entries in the order of their ids, so that the same is always done in the same order.
 func sorted(entries map[ID]Entry) []Entry {
