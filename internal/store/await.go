@@ -23,7 +23,7 @@ import (
 func Await(ctx context.Context, url string, c clock.Clock, log hclog.Logger) (*Store, error) {
 	pause := 250 * time.Millisecond
 	for {
-		s, err := Open(ctx, url, log)
+		s, err := Open(ctx, url, log, WithClock(c)) // what it stamps is compared with the same clock
 		if err == nil {
 			return s, nil
 		}
