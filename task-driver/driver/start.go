@@ -33,6 +33,9 @@ func (d *Driver) Start(ctx context.Context, cfg *driverpb.TaskConfig) (*driverpb
 		return nil, nil, fmt.Errorf("task %s is being started already", id)
 	}
 	defer d.release(id)
+	if err := d.endFormer(ctx, cfg); err != nil {
+		return nil, nil, nomadplugin.Recoverable(err)
+	}
 
 	r := newRecord(p)
 	status, err := d.begin(ctx, p, run, &r)
@@ -111,6 +114,9 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 	}
 	spec.TaskID, spec.Stdout, spec.Stderr = id, p.cfg.GetStdoutPath(), p.cfg.GetStderrPath()
 	status, err := d.launcher.Launch(ctx, dir, spec)
+	if err == nil && ctx.Err() != nil {
+		err = fmt.Errorf("the start was given up, nobody would hear of the task: %w", ctx.Err())
+	}
 	if err != nil {
 		return supervisor.Status{}, undo(err)
 	}
