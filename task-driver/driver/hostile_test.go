@@ -16,6 +16,7 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/docker/dockertest"
 	"github.com/heteroflow/heteroflow/task-driver/share"
+	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
 // Containers that carry a task's label and not this driver's are somebody else's: an image hands its labels on to every
@@ -166,8 +167,10 @@ func TestContainer_JobMountsNothingIntoAShare(t *testing.T) {
 	c := docker.Container{Mounts: job}
 	applyAccess(&c, access.Access{Mounts: []access.Mount{{Path: "/opt/driver"}}})
 	p := &plan{setup: share.Combined{Setup: share.Setup{Mounts: []share.Mount{
-		{Source: "/s/preload", Target: "/etc/ld.so.preload", ReadOnly: true}, {Source: "/s/vdev", Target: "/etc/vdev", ReadOnly: true},
-		{Source: "/s/inner", Target: "/opt/driver/tools"}, {Source: "/s/own", Target: "/etc/vdev/own"},
+		{Source: "/s/preload", Target: "/etc/ld.so.preload", ReadOnly: true},
+		{Source: "/s/vdev", Target: "/etc/vdev", ReadOnly: true},
+		{Source: "/s/inner", Target: "/opt/driver/tools"},
+		{Source: "/s/own", Target: "/etc/vdev/own"},
 	}}}}
 	p.applyShare(&c)
 	var got []string
@@ -202,5 +205,54 @@ func TestTaskEnv_NoOtherDevicesByVariables(t *testing.T) {
 	}
 	if got := unset(docker.Image{Env: []string{"NVIDIA_MOFED=enabled"}}, env); len(got) != 1 {
 		t.Errorf("of the image's variables stay all but %v", got)
+	}
+}
+
+// What is told of a task cannot be read: it may run, and keeps its share until somebody destroys it.
+func TestShares_OfATaskWhoseStateCannotBeRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	j := r.job(shell("exec sleep 1000"), func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, slicesOf(accel.NVIDIA, "GPU-1", 0, 4)) })
+	h := r.start(j)
+	status := filepath.Join(supervisor.Dir(filepath.Join(r.state, "tasks"), j.cfg.Id), "status.json")
+	good, err := os.ReadFile(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.restart()
+	if err := os.WriteFile(status, []byte(`{"version":7}`), 0o600); err != nil { // by a later driver, which was taken back
+		t.Fatal(err)
+	}
+	if err := r.shares().Reconcile(r.ctx, r.liveShares); err != nil {
+		t.Error(err)
+	}
+	if parts := r.cards.Parts(); len(parts) != 1 {
+		t.Errorf("the share of a task that may run: %v", parts)
+	}
+	if err := os.WriteFile(status, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Recover(r.ctx, h); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Destroy(r.ctx, j.cfg.Id, true); err != nil {
+		t.Fatal(err)
+	}
+	if parts := r.cards.Parts(); len(parts) != 0 {
+		t.Errorf("left: %v", parts)
+	}
+}
+
+// The clock was set back: what was left before that seems to come from the future, and is as old as it is.
+func TestSweep_AfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	future := time.Now().Add(1000 * time.Hour).UTC()
+	if err := grant.WriteLease(filepath.Join(r.state, "leases"), grant.Lease{TaskID: "gone/web/1", AllocID: "gone", Cards: []string{"GPU-1"}, Since: future}); err != nil {
+		t.Fatal(err)
+	}
+	r.sweepNow(r.ctx, time.Now().Add(-time.Minute))
+	if leases, err := grant.Leases(filepath.Join(r.state, "leases")); err != nil || len(leases) != 0 {
+		t.Errorf("leases = %v, %v", leases, err)
 	}
 }

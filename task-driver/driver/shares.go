@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/process"
 	"github.com/heteroflow/heteroflow/task-driver/share"
@@ -71,8 +72,17 @@ func (d *Driver) runs(id string) bool {
 	if starting || t != nil {
 		return starting || !t.hasEnded()
 	}
+	return leftRunning(s, id)
+}
+
+// leftRunning reports whether a task that this process does not know may run, by its state folder. One whose state cannot be
+// read may.
+func leftRunning(s settings, id string) bool {
 	status, err := supervisor.ReadStatus(supervisor.Dir(s.tasksDir(), id))
-	return err == nil && mayRun(status)
+	if err != nil {
+		return !errors.Is(err, supervisor.ErrNoState)
+	}
+	return mayRun(status)
 }
 
 // mayRun reports whether a task that nobody has brought back may run: its supervisor does, or its workload, or it is a
@@ -97,7 +107,8 @@ func (d *Driver) liveTasks(ctx context.Context) (live share.Live, seen bool, err
 	if err != nil {
 		return share.Live{}, false, err
 	}
-	live, seen = share.Live{Tasks: map[string]bool{}, Complete: true}, true
+	leases, leaseErr := grant.Leases(s.leasesDir()) // they name the tasks whose states cannot be read, which are not listed
+	live, seen = share.Live{Tasks: map[string]bool{}, Complete: leaseErr == nil}, true
 	found := func(id string, running bool) {
 		if running && !d.known(id) {
 			live.Tasks[id], live.Complete = true, false
@@ -119,6 +130,9 @@ func (d *Driver) liveTasks(ctx context.Context) (live share.Live, seen bool, err
 	}
 	for _, st := range states {
 		found(st.TaskID, mayRun(st))
+	}
+	for _, l := range leases {
+		found(l.TaskID, leftRunning(s, l.TaskID))
 	}
 	// Tasks of this process last: one that was being brought back meanwhile is in one of the two.
 	d.mu.Lock()

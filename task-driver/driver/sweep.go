@@ -58,12 +58,15 @@ func (d *Driver) retryDestroys(ctx context.Context) {
 func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 	s, runtimes := d.current()
 	gone := map[string]bool{}
+	// What is of this process is known: what else seems to come from the future was there before the clock was set back.
+	future := time.Now().Add(time.Minute)
+	old := func(t time.Time) bool { return t.Before(before) || t.After(future) }
 	states, err := supervisor.List(s.tasksDir())
 	if err != nil {
 		d.log.Warn("sweep: task states not read", "error", err)
 	}
 	for _, st := range states {
-		if st.StartedAt.Before(before) && !d.known(st.TaskID) {
+		if old(st.StartedAt) && !d.known(st.TaskID) {
 			gone[st.TaskID] = true
 		}
 	}
@@ -72,7 +75,7 @@ func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 		d.log.Warn("sweep: leases not read", "error", err)
 	}
 	for _, l := range leases {
-		if l.Since.Before(before) && !d.known(l.TaskID) {
+		if old(l.Since) && !d.known(l.TaskID) {
 			gone[l.TaskID] = true
 		}
 	}
@@ -91,7 +94,7 @@ func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 			d.log.Debug("sweep: containers not listed", "error", err)
 		}
 		for _, c := range found {
-			if c.CreatedAt.Before(before) && c.TaskID != "" && !d.known(c.TaskID) {
+			if old(c.CreatedAt) && c.TaskID != "" && !d.known(c.TaskID) {
 				gone[c.TaskID] = true
 			}
 		}
