@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -255,4 +256,40 @@ func TestSweep_AfterTheClockWasSetBack(t *testing.T) {
 	if leases, err := grant.Leases(filepath.Join(r.state, "leases")); err != nil || len(leases) != 0 {
 		t.Errorf("leases = %v, %v", leases, err)
 	}
+}
+
+// A task that has its whole folder can put a link in the place of local, which its next start would follow.
+func TestDocker_TaskFoldersAreNoLinks(t *testing.T) {
+	t.Parallel()
+	r, _ := dockerRig(t, nil)
+	for _, folder := range []string{"web/local", "web/secrets", "alloc"} {
+		refusedStart(t, r, app("sleep"), "is a link", func(c *driverpb.TaskConfig) {
+			path := filepath.Join(c.AllocDir, folder)
+			if err := errors.Join(os.Rename(path, path+"-was"), os.Symlink("/", path)); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	made := filepath.Join(t.TempDir(), "real")
+	r.start(r.job(app("sleep"), func(c *driverpb.TaskConfig) { // Nomad's own folder may lie behind one
+		if err := os.Symlink(c.AllocDir, made); err != nil {
+			t.Fatal(err)
+		}
+		c.AllocDir = made
+	}))
+}
+
+// Another task of the allocation can put a link in the place of a shared folder after it was looked at.
+func TestDocker_NothingBelowWhatOtherTasksWrite(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	below, all := with(map[string]any{"volumes": []string{"../alloc/data:/data"}}), with(map[string]any{"volumes": []string{"../alloc:/shared", "local/x:/x"}})
+	sidecar := func(c *driverpb.TaskConfig) {
+		if err := os.MkdirAll(filepath.Join(c.AllocDir, "sidecar/local"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made(t, r, fake, below, func(c *driverpb.TaskConfig) { c.Id += "0" })
+	made(t, r, fake, all, sidecar, func(c *driverpb.TaskConfig) { c.Id += "1" })
+	refusedStart(t, r, below, "/alloc/data", sidecar)
 }

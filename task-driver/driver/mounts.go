@@ -26,6 +26,11 @@ func (r *dockerRuntime) mounts(p *plan, dataRoot string) ([]docker.Mount, error)
 		{Type: "bind", Source: filepath.Join(taskDir, "local"), Target: "/local"},
 		{Type: "bind", Source: filepath.Join(taskDir, "secrets"), Target: "/secrets"},
 	}
+	for _, m := range out {
+		if err := noLink(p.cfg.GetAllocDir(), m.Source); err != nil {
+			return nil, err
+		}
+	}
 	for _, m := range p.cfg.GetMounts() {
 		propagation, ok := propagations[m.GetPropagationMode()]
 		if !ok {
@@ -192,11 +197,51 @@ func (r *dockerRuntime) inside(p *plan, m docker.Mount) (docker.Mount, error) {
 		if err != nil {
 			return m, err
 		}
-		if within(root, m.Source) && within(realRoot, real) {
-			return m, nil
+		if !within(root, m.Source) || !within(realRoot, real) {
+			continue
 		}
+		if root == shared && m.Source != shared && !r.options.VolumesEnabled {
+			return m, alone(p)
+		}
+		return m, nil
 	}
 	return m, fmt.Errorf("source %s leaves the task's folder: write a path below it, such as \"local/data\", or ../alloc/data for the allocation's shared folder", strings.TrimPrefix(m.Source, p.cfg.GetAllocDir()+"/"))
+}
+
+// noLink refuses a folder that Nomad made in an allocation's when there is a link in its place: a task that was given its whole
+// folder can put one there, and the daemon would follow it at the next start.
+func noLink(allocDir, folder string) error {
+	realDir, err := realPath(allocDir)
+	if err != nil {
+		return err
+	}
+	real, err := realPath(folder)
+	if err != nil {
+		return err
+	}
+	rel, err := filepath.Rel(allocDir, folder)
+	if err != nil {
+		return fmt.Errorf("look at %s: %w", folder, err)
+	}
+	if real != filepath.Join(realDir, rel) {
+		return fmt.Errorf("%s is a link to %s: the task put it in the place of a folder of its own, stop the allocation", folder, real)
+	}
+	return nil
+}
+
+// alone refuses what lies in the shared folder of an allocation with other tasks: they write to it, and could put a link in the
+// place of a folder after it was looked at and before the daemon mounts it.
+func alone(p *plan) error {
+	entries, err := os.ReadDir(p.cfg.GetAllocDir())
+	if err != nil {
+		return fmt.Errorf("look for the allocation's other tasks: %w", err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); e.IsDir() && name != "alloc" && name != p.cfg.GetName() {
+			return fmt.Errorf("a folder below ../alloc can be exchanged by task %q while it is mounted: leave it out, all of ../alloc is at /alloc in the container (such as /alloc/data), or have docker { volumes_enabled = true } set in the plugin's config", name)
+		}
+	}
+	return nil
 }
 
 // realPath follows the links of the part of a path that exists.
