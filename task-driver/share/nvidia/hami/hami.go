@@ -257,9 +257,15 @@ func (b *Backend) fill(a share.Ask, want record) (digest string, err error) {
 	return digest, b.folder.Write(a.ID, fileRecord, body, 0o644)
 }
 
-// region makes the empty file in which the library counts, so that it can be mounted; one that is in use stays.
+// region makes the empty file in which the library counts, so that it can be mounted; one that is in use stays. The task writes to
+// its folder: what it put in the place of the file, such as a link, goes, or we and the daemon would follow it.
 func (b *Backend) region(id share.ID) error {
 	name := b.host.Path(b.folder.Path(id, dirCache, fileRegion))
+	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
+		if err := os.RemoveAll(name); err != nil {
+			return fmt.Errorf("clear the region of a share: %w", err)
+		}
+	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o666) //nolint:gosec // the task's users are not known here
 	if err == nil {
 		err = errors.Join(f.Chmod(0o666), f.Close())

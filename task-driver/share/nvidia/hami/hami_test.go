@@ -297,3 +297,37 @@ func TestJoin(t *testing.T) {
 		t.Errorf("two caps: %v", err)
 	}
 }
+
+// A task may put what it likes into its cache; when its start is repeated, nothing of the host is reached by that.
+func TestPrepare_FollowsNoLinkOfTheTask(t *testing.T) {
+	t.Parallel()
+	h := host(t)
+	b, a := New(h, Options{}), asked("a", "GPU-1", 10240, 30)
+	prepare(t, b, a)
+	secret := filepath.Join(t.TempDir(), "shadow")
+	if err := os.WriteFile(secret, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	region := h.Path(stateDir, "nvidia/hami/shares", string(a.ID), "cache/region.cache")
+	for name, plant := range map[string]func() error{
+		"a link":            func() error { return os.Symlink(secret, region) },
+		"a link to nowhere": func() error { return os.Symlink(secret+"-new", region) },
+		"a folder":          func() error { return os.MkdirAll(filepath.Join(region, "x"), 0o755) },
+	} {
+		if err := errors.Join(os.RemoveAll(region), plant()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Prepare(t.Context(), a, func(string) {}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if info, err := os.Lstat(region); err != nil || !info.Mode().IsRegular() {
+			t.Errorf("%s: the region is %v, %v", name, info, err)
+		}
+	}
+	if info, err := os.Stat(secret); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the host's file is open to all: %v, %v", info, err)
+	}
+	if _, err := os.Stat(secret + "-new"); err == nil {
+		t.Error("a file of the host was made")
+	}
+}
