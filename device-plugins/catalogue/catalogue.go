@@ -13,17 +13,24 @@ import (
 // Product is one model. What no source tells is empty or nil.
 type Product struct {
 	Vendor    accel.Vendor
-	Model     string             // as accel.ModelName makes it of the maker's name
-	Arch      string             // the maker's word
-	MemoryMiB *uint64            // of one card as the tool counts cards; what a card itself reports goes before
-	Link      accel.LinkKind     // the fabric between cards; pcie when the product has none
-	Names     []string           // as tools print them
-	PCI       []string           // vendor:device, 8 hexadecimal digits; one id may be of several products
-	Modes     []string           // documented ways of sharing, for people only
-	Templates []Template         // sizes in which the maker lets a card be divided
-	TFLOPS    map[string]float64 // dense, by precision: fp64, fp32, tf32, fp16, bf16, fp8; int8 and int16 in TOPS
-	Sources   []string           // never empty
+	Model     string         // as accel.ModelName makes it of the maker's name
+	Arch      string         // the maker's word
+	MemoryMiB *uint64        // of one card as the tool counts cards; what a card itself reports goes before
+	Link      accel.LinkKind // the fabric between cards, a bridge that can be bought included; pcie when the product has none
+	LinkGen   int            // of the fabric or of PCIe; 0 when it is not told
+	LinkGBps  float64        // of one card over all its links, both directions together; 0 when it is not told
+	Names     []string       // as tools print them
+	PCI       []string       // vendor:device, 8 hexadecimal digits; one id may be of several products
+	Modes     []string       // documented ways of sharing, for people only
+	Templates []Template     // sizes in which the maker lets a card be divided
+	TFLOPS    Peak           // of one card as the tool counts cards
+	Sources   []string       // title and address, or a note; never empty
 }
+
+// Peak is the performance that is published, by precision: fp64, fp32, tf32, fp16, bf16, fp8; int8 and int16 in TOPS. It is
+// dense: a maker's figure with sparsity is halved. fp64 and fp32 are without matrix units, the others with them where a card
+// has any. Where a maker tells two accumulators, fp16, fp8 and int8 are with the faster one and bf16 with FP32.
+type Peak map[string]float64
 
 // Template is one size in which a card can be divided.
 type Template struct {
@@ -44,7 +51,7 @@ type catalogue struct {
 // loaded reads the file once, when something is first looked for. That the file can be read is seen by its test; were it
 // not, nothing would be known about any product.
 var loaded = sync.OnceValue(func() catalogue {
-	products, err := parse(file)
+	products, err := parse(file, sourcesFile)
 	if err != nil {
 		return catalogue{}
 	}
