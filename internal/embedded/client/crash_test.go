@@ -93,6 +93,44 @@ func TestDriver_CrashKeepsTheTask(t *testing.T) {
 	}
 }
 
+// The driver ends again before it has taken the task over: the one after it is asked, and the task is not started anew.
+func TestDriver_CrashesInARowKeepTheTask(t *testing.T) {
+	t.Parallel()
+	r := start(t, testConfig(t))
+	alloc := newAlloc("echo started; " + forever)
+	r.SetAllocs([]*api.Allocation{alloc})
+	r.status(t, "running")
+	until(t, "the start", func() bool { return r.log(t, "stdout") == "started\n" })
+	d := r.drivers["sample-driver"]
+	var inst *driverInstance
+	for range 8 {
+		var err error
+		if inst, err = d.instance(t.Context(), inst); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(inst.plugin.ReattachInfo().Pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last, err := d.instance(t.Context(), inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the task in the last driver", func() bool {
+		ar, err := r.runner(allocID)
+		if err != nil {
+			return false
+		}
+		_, inst := ar.tasks[0].current()
+		return inst == last
+	})
+	r.SetAllocs([]*api.Allocation{stopped(alloc)})
+	u := r.status(t, "complete")
+	if u.TaskStates["web"].Restarts != 0 || r.log(t, "stdout") != "started\n" {
+		t.Errorf("the task was started again: %s", eventTypes(u.TaskStates["web"]))
+	}
+}
+
 // engine is a client in a process of its own, which can be killed.
 type engine struct {
 	cmd     *exec.Cmd

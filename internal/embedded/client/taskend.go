@@ -76,15 +76,31 @@ func (t *taskRunner) wait(ctx context.Context) (*driverpb.ExitResult, string) {
 		if ctx.Err() != nil || !pluginGone(err) {
 			return nil, rpcText(err)
 		}
-		next, err := t.driver.instance(ctx, inst)
-		if err != nil {
-			return nil, err.Error()
-		}
-		if _, err := next.RecoverTask(ctx, &driverpb.RecoverTaskRequest{Handle: h}); err != nil {
+		next, err := t.recoverBy(ctx, h, inst)
+		if next != nil {
 			t.setHandle(h, next)
+		}
+		switch {
+		case next == nil:
+			return nil, err.Error()
+		case err != nil:
 			return nil, "driver lost the task: " + rpcText(err)
 		}
-		t.setHandle(h, next)
+	}
+}
+
+// recoverBy hands the task to the process of the driver that follows gone, and to the one after it when that ends too before it
+// has answered. next is nil when there is none; with an error beside it, it does not have the task.
+func (t *taskRunner) recoverBy(ctx context.Context, h *driverpb.TaskHandle, gone *driverInstance) (next *driverInstance, err error) {
+	for {
+		if next, err = t.driver.instance(ctx, gone); err != nil {
+			return nil, err
+		}
+		_, err = next.RecoverTask(ctx, &driverpb.RecoverTaskRequest{Handle: h})
+		if err == nil || ctx.Err() != nil || !pluginGone(err) {
+			return next, err
+		}
+		gone = next
 	}
 }
 
@@ -126,9 +142,30 @@ func (t *taskRunner) callStop(ctx context.Context) error {
 	}
 }
 
+// destroyTimeout is how long it is tried to have a task destroyed while the driver's process ends again and again.
+const destroyTimeout = time.Minute
+
+// destroy has the driver remove what it has of the task; one that ends meanwhile leaves that to the next.
 func (t *taskRunner) destroy(ctx context.Context) {
 	h, inst := t.current()
-	if _, err := inst.DestroyTask(ctx, &driverpb.DestroyTaskRequest{TaskId: h.GetConfig().GetId(), Force: true}); err != nil {
+	t.destroyBy(ctx, h, inst)
+}
+
+func (t *taskRunner) destroyBy(ctx context.Context, h *driverpb.TaskHandle, inst *driverInstance) {
+	ctx, cancel := context.WithTimeout(ctx, destroyTimeout)
+	defer cancel()
+	for {
+		_, err := inst.DestroyTask(ctx, &driverpb.DestroyTaskRequest{TaskId: h.GetConfig().GetId(), Force: true})
+		if err == nil {
+			return
+		}
+		if ctx.Err() == nil && pluginGone(err) {
+			if next, gone := t.driver.instance(ctx, inst); gone == nil {
+				inst = next
+				continue
+			}
+		}
 		t.log.Warn("task not destroyed", "error", err)
+		return
 	}
 }

@@ -38,11 +38,11 @@ func (t *taskRunner) recover(ctx context.Context) bool {
 			t.log.Error("log collector not started", "error", err)
 		}
 	}
-	inst, err := t.driver.instance(ctx, nil)
-	if err != nil {
+	inst, err := t.recoverBy(ctx, h, nil)
+	if inst == nil {
 		return false
 	}
-	if _, err = inst.RecoverTask(ctx, &driverpb.RecoverTaskRequest{Handle: h}); err == nil {
+	if err == nil {
 		t.setHandle(h, inst)
 		t.log.Info("task recovered", "task_id", h.GetConfig().GetId())
 		t.alloc.taskStarted(t)
@@ -52,9 +52,7 @@ func (t *taskRunner) recover(ctx context.Context) bool {
 		return false
 	}
 	t.log.Warn("task not recovered and started again", "error", err)
-	if _, err := inst.DestroyTask(ctx, &driverpb.DestroyTaskRequest{TaskId: h.GetConfig().GetId(), Force: true}); err != nil {
-		t.log.Warn("task not destroyed", "error", err)
-	}
+	t.destroyBy(ctx, h, inst)
 	t.update(func(s *taskState) { s.Handle = nil }, newEvent(api.TaskTerminated, "Task was gone when the engine came back"))
 	return false
 }
