@@ -20,7 +20,7 @@ import (
 )
 
 // shareBox is a machine whose cards can be divided: makers' tools that keep what they made, and the files that backends look
-// for. It has /usr/bin, /usr/local and /sys/class of its own, in a mount namespace that the agent runs in, so that several
+// for. It has /usr/bin, /usr/local and a part of /sys of its own, in a mount namespace that the agent runs in, so that several
 // stand beside each other and nothing of the host is changed.
 type shareBox struct {
 	root   string // what lies over the host's files; the device plugin's root
@@ -30,6 +30,13 @@ type shareBox struct {
 	mig    string // UUID of the card in MIG mode
 	flat   []string
 	enter  []string
+	totals []cardTotal
+}
+
+// cardTotal is how much memory a card has.
+type cardTotal struct {
+	uuid string
+	mib  int64
 }
 
 // Cards of a shareBox by brand: 3 of NVIDIA by fakes, the others as the makers' tools showed them elsewhere, or written to fit
@@ -99,6 +106,12 @@ func (b *shareBox) bus(t *testing.T) {
 		{"1d94", "6210", "hycu", "c1 c2"},
 	} {
 		for bus := range strings.FieldsSeq(on.addresses) {
+			if on.vendor == "1d94" { // the kernel's names of its nodes, see shareNodes
+				number := bus[1:]
+				for _, name := range []string{"card20" + number, "renderD20" + number} {
+					write(t, filepath.Join(b.root, "sys/bus/pci/devices/0000:"+bus+":00.0/drm", name, "uevent"), "", 0o644)
+				}
+			}
 			brandtest.Bus(t, b.root, "0000:"+bus+":00.0", on.vendor, on.device, on.driver, "01")
 		}
 	}
@@ -176,7 +189,7 @@ func (b *shareBox) own(t *testing.T) {
 	t.Helper()
 	var script strings.Builder
 	script.WriteString("set -e\n")
-	for _, dir := range []string{"/usr/bin", "/usr/local", "/sys/class"} {
+	for _, dir := range []string{"/usr/bin", "/usr/local", "/sys/class", "/sys/bus/pci/devices"} {
 		fmt.Fprintf(&script, "mount -t overlay overlay -o lowerdir=%s:%s %s\n", filepath.Join(b.root, dir), dir, dir)
 	}
 	script.WriteString("echo ready\nexec cat\n")
@@ -252,8 +265,9 @@ func (b *shareBox) noFault(t testing.TB) {
 func (b *shareBox) options(o cluster.Options) cluster.Options {
 	o.Root, o.Enter, o.Period = b.root, b.enter, "300ms"
 	o.Device = fmt.Sprintf("recovery_hold = \"1s\"\n    forms = {\n      %q = \"mig\"\n    }", b.mig)
+	// What Nomad was killed over before it noted it, and what it lost when the driver died twice, is nobody's for so long.
 	// hami makes no shares for processes: those get theirs by mps.
-	o.Driver = "share {\n      nvidia = [\"hami\", \"mps\"]\n      ascend = [\"vnpu\", \"hami\"]\n    }"
+	o.Driver = "orphan_after = \"20s\"\n    share {\n      nvidia = [\"hami\", \"mps\"]\n      ascend = [\"vnpu\", \"hami\"]\n    }"
 	o.Runtimes = "runtimes {\n        nvidia = \"runc\"\n        ascend = \"runc\"\n        mthreads = \"runc\"\n        amd = \"runc\"\n      }"
 	return o
 }

@@ -28,6 +28,9 @@ type shareCase struct {
 	once  bool
 	// making is a call during which the driver is killed; empty where no tool makes the share.
 	making string
+	// image is true for shares that containers alone can have, nodes what such a container gets of /dev, as expressions.
+	image bool
+	nodes []string
 }
 
 // processShares are those that a process of the host can have.
@@ -57,18 +60,75 @@ var processShares = []shareCase{
 	},
 }
 
+// containerShares are those that only a container can have.
+var containerShares = []shareCase{
+	{
+		backend: "hami", ask: "model = [\"L40S\"]\nmemory = \"10GiB\"\ncompute = 25\nqos = \"silver\"",
+		env: map[string]string{"CUDA_DEVICE_MEMORY_LIMIT": "^10240m$", "CUDA_DEVICE_SM_LIMIT": "^25$", "HETEROFLOW_QOS": "^silver$"},
+	},
+	{
+		backend: "vnpu", ask: "vendor = [\"ascend\"]\nmemory = \"16GiB\"\nqos = \"gold\"", thing: "vir05_1c_16g",
+		env: map[string]string{"ASCEND_RUNTIME_OPTIONS": "^VIRTUAL$", "ASCEND_RT_VISIBLE_DEVICES": "^0$", "HETEROFLOW_QOS": "^gold$"},
+		own: []string{"ASCEND_VISIBLE_DEVICES"}, nodes: []string{`^/dev/vdavinci\d+:/dev/davinci\d+$`}, making: "^npu-smi set -t create-vnpu",
+	},
+	{
+		backend: "hami", ask: "vendor = [\"ascend\"]\nmemory = \"10GiB\"\ncompute = 25\nqos = \"silver\"",
+		env:   map[string]string{"NPU_MEM_QUOTA": "^10240$", "NPU_PRIORITY": "^25$", "HETEROFLOW_QOS": "^silver$"},
+		nodes: []string{`^/dev/davinci3:/dev/davinci3$`},
+	},
+	{
+		backend: "sgpu", ask: "vendor = [\"mthreads\"]\nmemory = \"8GiB\"\ncompute = 25\nqos = \"silver\"", thing: "hf",
+		env: map[string]string{"MTHREADS_EXAMPLE": "^hf", "HETEROFLOW_QOS": "^silver$"}, own: []string{"MTHREADS_EXAMPLE"},
+		nodes: []string{`^/dev/null:/dev/mtgpu\.0$`}, making: "mthreads-sgpu create",
+	},
+	{
+		backend: "vxpu", ask: "vendor = [\"kunlunxin\"]\nmemory = \"24GiB\"\nqos = \"silver\"",
+		env:   map[string]string{"CXPU_CONTAINER_MEMORY_LIMIT": "^25769803776$", "CXPU_VISIBLE_DEVICES": "^[0-7]$", "HETEROFLOW_QOS": "^silver$"},
+		nodes: []string{`^/dev/xpu\d:/dev/xpu\d$`},
+	},
+	{
+		backend: "hami", ask: "vendor = [\"amd\"]\nmemory = \"48GiB\"\ncompute = 25\nqos = \"silver\"",
+		env: map[string]string{"HIP_DEVICE_MEMORY_LIMIT_0": "^49152m$", "HSA_CU_MASK": "^0:", "HETEROFLOW_QOS": "^silver$"}, own: []string{"HSA_CU_MASK"},
+		nodes: []string{`^/dev/kfd:/dev/kfd$`},
+	},
+	{
+		backend: "vdcu", ask: "vendor = [\"hygon\"]\nmemory = \"8GiB\"\ncompute = 25\nqos = \"silver\"",
+		env:   map[string]string{"HIP_VISIBLE_DEVICES": "^0$", "HETEROFLOW_QOS": "^silver$"},
+		nodes: []string{`^/dev/dri/card20\d:`, `^/dev/dri/renderD20\d:`, `^/dev/kfd:`, `^/dev/mkfd:`},
+	},
+}
+
+// brand is the one that the share is asked of.
+func (c shareCase) brand() string {
+	if m := regexp.MustCompile(`vendor = \["(\w+)"\]`).FindStringSubmatch(c.ask); m != nil {
+		return m[1]
+	}
+	return "nvidia"
+}
+
 // Cards of many brands whose makers' tools keep what they made, on every engine at once: shares are made, bounded and given
 // back, whatever dies meanwhile.
 func TestShares(t *testing.T) {
 	programs := t.TempDir()
 	probe, tool := cluster.Static(t, programs, "e2e/probe"), cluster.Static(t, programs, "e2e/faketool")
+	docker := cluster.Docker()
+	if docker != "" {
+		cluster.Image(t, docker, "heteroflow/probe:e2e", probe)
+		shareNodes(t)
+	}
+	kinds := slices.Clone(processShares)
+	for _, c := range containerShares {
+		if c.image = true; docker != "" && usable(t, docker, c) == "" {
+			kinds = append(kinds, c)
+		}
+	}
 	found := cluster.RealNomads()
 	var engines sync.WaitGroup
 	defer engines.Wait()
 	for i, name := range append([]string{"embedded"}, wantedNomads...) {
 		engines.Go(func() {
 			t.Run(name, func(t *testing.T) {
-				o := cluster.Options{Nomad: found[name]}
+				o := cluster.Options{Nomad: found[name], Docker: docker}
 				if name != "embedded" {
 					if o.Nomad == "" {
 						t.Skipf("no %s on PATH: shares met no such real Nomad", name)
@@ -80,11 +140,21 @@ func TestShares(t *testing.T) {
 				s.probe = s.copyOf(probe) // processes are told apart by their file
 				s.awaitCards(shareCards)
 				s.totals(b)
-				for _, c := range processShares {
-					t.Run(c.backend, func(t *testing.T) {
+				for _, c := range kinds {
+					t.Run(c.brand()+" "+c.backend, func(t *testing.T) {
 						in := &suite{Cluster: s.For(t), t: t, probe: s.probe}
 						in.shareOf(b, c)
 					})
+				}
+				t.Run("walks", func(t *testing.T) {
+					// Cards that a job was about to get when it was stopped keep their marks for a minute.
+					in := &suite{Cluster: s.For(t), t: t, probe: s.probe, others: true}
+					in.shareWalks(b, kinds)
+				})
+				for _, c := range containerShares {
+					if why := usable(t, docker, c); why != "" {
+						t.Run(c.brand()+" "+c.backend, func(t *testing.T) { t.Skip(why) })
+					}
 				}
 			})
 		})
@@ -98,6 +168,7 @@ func (s *suite) totals(b *shareBox) {
 	for _, card := range s.gpus() {
 		if card.Memory != nil {
 			totals[card.UUID] = card.Memory.TotalMiB
+			b.totals = append(b.totals, cardTotal{card.UUID, card.Memory.TotalMiB})
 		}
 	}
 	body, err := json.Marshal(totals)
@@ -107,21 +178,29 @@ func (s *suite) totals(b *shareBox) {
 	write(s.t, filepath.Join(b.claims, "totals"), string(body), 0o666)
 }
 
-// owner is a job whose task claims what it was given.
-func (b *shareBox) owner(id, ask string) probeJob {
-	return probeJob{id: id, ask: ask, args: []string{"own", "-claims", b.claims}}
+// job has one task that claims what it was given.
+func (b *shareBox) job(id string, c shareCase) probeJob {
+	j := probeJob{id: id, ask: c.ask, args: []string{"own", "-claims", b.claims}}
+	if c.image {
+		j.image, j.config, j.args[2] = "heteroflow/probe:e2e", fmt.Sprintf("volumes = [%q]", b.claims+":/claims"), "/claims"
+	}
+	return j
 }
 
 // shareOf has two tasks share a card, and a third meet the death of the driver.
 func (s *suite) shareOf(b *shareBox, c shareCase) {
 	s.t.Helper()
-	tasks := []string{c.backend + "-a", c.backend + "-b"}
+	name := c.brand() + "-" + c.backend
+	tasks := []string{name + "-a", name + "-b"}
 	var envs []map[string]string
 	for _, id := range tasks {
-		s.mustSubmit(b.owner(id, c.ask))
+		s.mustSubmit(b.job(id, c))
 		alloc := s.awaitAllocs(id, "running", 1)[0]
 		envs = append(envs, s.env(alloc.ID))
 		s.madeBy(c.backend, alloc.ID)
+		if c.image {
+			s.nodesOf(alloc.ID, c.nodes)
+		}
 	}
 	c.check(s.t, envs)
 	c.count(s, b, len(tasks))
@@ -205,9 +284,9 @@ func (c shareCase) count(s *suite, b *shareBox, tasks int) {
 // driverDiesMaking kills the driver when its tool has just made a share, before it could note that.
 func (s *suite) driverDiesMaking(b *shareBox, c shareCase) {
 	s.t.Helper()
-	id := c.backend + "-dies"
+	id := c.brand() + "-" + c.backend + "-dies"
 	b.fault(s.t, "kill-after", 0, c.making)
-	s.mustSubmit(b.owner(id, c.ask))
+	s.mustSubmit(b.job(id, c))
 	s.Eventually(60*time.Second, "the driver dies while it makes a share", b.faultHappened)
 	s.Eventually(60*time.Second, "the task was tried again, or has failed", func() error {
 		if len(s.withStatus(id, "running"))+len(s.withStatus(id, "failed")) == 0 {
