@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// sourcesFile holds what several products, or figures of one, come from. Where a figure was read from a stored copy or from a
-// table that cites the maker's page, the title says so or another source of the product names the table.
+// sourcesFile holds what several products, or figures of one, come from. A maker's page stands for its figures also where they
+// were read from a copy of it or from a table that cites it.
 //
 //go:embed sources.csv
 var sourcesFile string
