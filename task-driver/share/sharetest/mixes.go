@@ -15,7 +15,7 @@ import (
 
 // Bounds of the random mixes.
 const (
-	mixes      = 30
+	mixes      = 12
 	mixSteps   = 20
 	mostStrays = 3 // a card has room for a few strangers
 )

@@ -54,6 +54,12 @@ func (b *Backend) ensure(ctx context.Context, card string, event func(string)) (
 			return false, err
 		}
 	}
+	if !slices.ContainsFunc(all, func(p process) bool { return p.pipe() == d.pipe }) {
+		// Tasks write to the directory: the daemon, which is root, would follow a link that one left there.
+		if err := b.clear(d); err != nil {
+			return false, err
+		}
+	}
 	event("waiting for the MPS daemon of " + card)
 	return true, b.start(ctx, card, d)
 }

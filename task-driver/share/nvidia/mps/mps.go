@@ -80,8 +80,8 @@ func (b *Backend) Describe() share.Isolation {
 	return share.Isolation{
 		QoS: accel.Silver, Memory: share.ByDriver, Compute: share.ByDriver, Faults: share.NotAtAll, Sight: share.NotAtAll,
 		Forms:    []accel.Form{accel.Shared},
-		Limits:   "The MPS server binds each process to the task's memory and threads, also when it is alone on the card; what all processes of a task hold together is watched and told within 10 s. A fatal fault of one task ends those of its card. A process that takes the variables out of its environment is watched only. Tasks of one card must run as one user, and share the host's IPC name space. One card for each task. Not tested on hardware by this project.",
-		LimitsZH: "MPS 服务按进程限制任务的显存与线程比例，即使卡上只有该任务；任务内所有进程合计的占用由监视发现，10 秒内告知。某个任务的致命错误会终止同一张卡上的其他任务。清除自身环境变量的进程仅受监视。同一张卡上的任务须以同一用户运行，并共用主机的 IPC 命名空间。每个任务一张卡。本项目未在硬件上测试。",
+		Limits:   "The MPS server binds each process to the task's memory and threads, also when it is alone on the card; what all processes of a task hold together is watched and told within 10 s. A fatal fault of one task ends those of its card. A process that takes the variables out of its environment is watched only. Tasks write to the daemon's pipe directory, and one that runs as the daemon's user can command it: stop it, and with it the others' work. Tasks of one card must run as one user, and share the host's IPC name space. One card for each task. Not tested on hardware by this project.",
+		LimitsZH: "MPS 服务按进程限制任务的显存与线程比例，即使卡上只有该任务；任务内所有进程合计的占用由监视发现，10 秒内告知。某个任务的致命错误会终止同一张卡上的其他任务。清除自身环境变量的进程仅受监视。任务可写守护进程的管道目录；以守护进程同一用户运行的任务可以向其下达命令，例如停止它，从而中断同卡其他任务。同一张卡上的任务须以同一用户运行，并共用主机的 IPC 命名空间。每个任务一张卡。本项目未在硬件上测试。",
 	}
 }
 

@@ -362,3 +362,18 @@ func FuzzParseEnviron(f *testing.F) {
 		}
 	})
 }
+
+// Tasks write to the pipe directory: what they left goes before a daemon is started in it, which would follow their links.
+func TestEnsure_FollowsNoLinkOfATask(t *testing.T) {
+	t.Parallel()
+	m := machine(t)
+	b := backend(m)
+	pipe := filepath.Join(m.Root, b.dirs(card).pipe)
+	if err := errors.Join(os.MkdirAll(pipe, 0o755), os.Symlink("/etc/passwd", filepath.Join(pipe, "nvidia-cuda-mps-control.pid"))); err != nil {
+		t.Fatal(err)
+	}
+	prepare(t, b, asked("a", card, 1024, 0))
+	if info, err := os.Lstat(filepath.Join(pipe, "nvidia-cuda-mps-control.pid")); err == nil && info.Mode()&os.ModeSymlink != 0 {
+		t.Error("the link is there still")
+	}
+}
