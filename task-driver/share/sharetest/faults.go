@@ -53,19 +53,22 @@ func (s Suite) everyFault(t *testing.T, try func(n *node, at int, kind fault, wh
 	s.every(t, []fault{failBefore, failAfter, hangBefore, hangAfter, breaks, dieBefore, dieAfter}, try)
 }
 
-// every is everyFault for some faults.
+// every is everyFault for some faults, which do not wait for each other.
 func (s Suite) every(t *testing.T, kinds []fault, try func(n *node, at int, kind fault, when string) bool) {
 	t.Parallel()
 	for _, kind := range kinds {
-		for at := 1; ; at++ {
-			if at > maxCalls {
-				t.Fatalf("%s: more than %d calls of a tool", kind, maxCalls)
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			for at := 1; ; at++ {
+				if at > maxCalls {
+					t.Fatalf("%s: more than %d calls of a tool", kind, maxCalls)
+				}
+				n := s.node(t)
+				if !try(n, at, kind, fmt.Sprintf("%s, call %d", kind, at)) {
+					break
+				}
 			}
-			n := s.node(t)
-			if !try(n, at, kind, fmt.Sprintf("%s, call %d", kind, at)) {
-				break
-			}
-		}
+		})
 	}
 }
 
