@@ -23,6 +23,8 @@ type processRuntime struct {
 	options *Process
 	cgroups string
 	mode    process.Mode
+
+	sessions supervisor.Sessions // of all tasks, for statistics
 }
 
 var _ runtime = (*processRuntime)(nil)
@@ -188,7 +190,7 @@ func (r *processRuntime) stats(_ context.Context, t *task, m *meter) (*driverpb.
 	byPID := map[string]*driverpb.TaskResourceUsage{}
 	var user, system float64
 	var rss uint64
-	for _, u := range process.Usages(t.supervised().Task) {
+	for _, u := range process.Usages(r.sessions.Of(t.supervised().Task)) {
 		pid := strconv.Itoa(u.PID)
 		byPID[pid] = usageOf(m.read(pid, now, u.UserSeconds, u.SystemSeconds), u.RSSBytes, m.mhz)
 		user, system, rss = user+u.UserSeconds, system+u.SystemSeconds, rss+u.RSSBytes

@@ -13,7 +13,6 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
-	"github.com/heteroflow/heteroflow/task-driver/process"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
@@ -212,8 +211,8 @@ func (s shareTasks) PIDs(ctx context.Context, id string) ([]int, error) {
 		return r.engine.PIDs(ctx, t.record.Container)
 	case *processRuntime:
 		var pids []int
-		for _, u := range process.Usages(t.supervised().Task) {
-			pids = append(pids, u.PID)
+		for _, s := range r.sessions.Of(t.supervised().Task) {
+			pids = append(pids, s.PID)
 		}
 		return pids, nil
 	}

@@ -92,7 +92,8 @@ func taskStats(id string, at time.Time, sum *driverpb.TaskResourceUsage, byPID m
 	return &driverpb.TaskStats{Id: id, Timestamp: timestamppb.New(at), AggResourceUsage: sum, ResourceUsageByPid: byPID}
 }
 
-// Stats sends samples until the task or ctx ends. A sample that cannot be read is left out, not sent as zero.
+// Stats sends samples until the task or ctx ends. A sample that cannot be read is left out, not sent as zero. All tasks
+// that are sampled at the same interval are sampled at the same moments, so that the driver wakes once for all of them.
 func (d *Driver) Stats(ctx context.Context, id string, every time.Duration, send func(*driverpb.TaskStats) error) error {
 	t, err := d.get(id)
 	if err != nil {
@@ -102,8 +103,8 @@ func (d *Driver) Stats(ctx context.Context, id string, every time.Duration, send
 		every = time.Second
 	}
 	m := newMeter(t.cfg)
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+	timer := time.NewTimer(untilNext(time.Now(), every))
+	defer timer.Stop()
 	for {
 		sample, err := t.runtime.stats(ctx, t, m)
 		switch {
@@ -121,7 +122,18 @@ func (d *Driver) Stats(ctx context.Context, id string, every time.Duration, send
 			return nil
 		case <-t.ended:
 			return nil
-		case <-ticker.C:
+		case now := <-timer.C:
+			timer.Reset(untilNext(now, every))
 		}
 	}
+}
+
+// untilNext is the time to the next multiple of the interval that is at least half of it away: a rate over less would be
+// coarse.
+func untilNext(now time.Time, every time.Duration) time.Duration {
+	wait := now.Truncate(every).Add(every).Sub(now)
+	if wait < every/2 {
+		wait += every
+	}
+	return wait
 }

@@ -248,12 +248,12 @@ func TestUsages(t *testing.T) {
 		if err := prepared.Wait(); err == nil {
 			t.Error("it was killed, yet ended well")
 		}
-		if left := Usages(proc); len(left) != 0 {
+		if left := Usages(proc.Session()); len(left) != 0 {
 			t.Errorf("usage after the end: %+v", left)
 		}
 	}()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		all := Usages(proc)
+		all := Usages(proc.Session())
 		if len(all) == 2 && all[0].RSSBytes > 0 {
 			return
 		}

@@ -17,9 +17,8 @@ type Usage struct {
 	RSSBytes      uint64
 }
 
-// Usages reads the processes of the task's session.
-func Usages(leader supervisor.Proc) []Usage {
-	stats := leader.Session()
+// Usages is what the processes of a task's session have used.
+func Usages(stats []supervisor.Stat) []Usage {
 	all := make([]Usage, 0, len(stats))
 	for _, s := range stats {
 		all = append(all, Usage{

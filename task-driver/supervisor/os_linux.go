@@ -53,6 +53,23 @@ func openReader(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
+// sessionOf is the session of a process, 0 when there is none: one call of the kernel, where /proc costs three and a page
+// of text. Where a security module forbids it /proc is read.
+func sessionOf(pid int) int {
+	sid, err := unix.Getsid(pid)
+	switch {
+	case err == nil:
+		return sid
+	case errors.Is(err, unix.ESRCH):
+		return 0
+	}
+	stat, err := ReadStat(pid)
+	if err != nil {
+		return 0
+	}
+	return stat.Session
+}
+
 // Signal sends a signal to the process. It returns os.ErrProcessDone when it no longer runs. Between the check and
 // the signal the pid is held by a pidfd, so that no other process can be hit.
 func (p Proc) Signal(sig syscall.Signal) error {

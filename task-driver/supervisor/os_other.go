@@ -24,6 +24,8 @@ func openWriter(string) (*os.File, error) { return nil, errOnlyLinux }
 
 func openReader(string) (*os.File, error) { return nil, errOnlyLinux }
 
+func sessionOf(int) int { return 0 }
+
 // Signal always fails: no task was started here.
 func (p Proc) Signal(syscall.Signal) error { return errOnlyLinux }
 

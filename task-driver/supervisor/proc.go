@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -84,16 +85,19 @@ func (p Proc) Session() []Stat {
 	if p.PID <= 1 || p.Boot != bootID() {
 		return nil
 	}
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
-	var all []Stat
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
+	var members []int
+	for _, pid := range allPIDs() {
+		if sessionOf(pid) == p.PID {
+			members = append(members, pid)
 		}
+	}
+	return p.among(members)
+}
+
+// among reads those of the processes that live and belong to the session.
+func (p Proc) among(pids []int) []Stat {
+	var all []Stat
+	for _, pid := range pids {
 		stat, err := ReadStat(pid)
 		if err != nil || stat.Session != p.PID || stat.State == 'Z' || stat.State == 'X' {
 			continue
@@ -104,6 +108,26 @@ func (p Proc) Session() []Stat {
 		all = append(all, stat)
 	}
 	return all
+}
+
+// allPIDs are the processes of this machine, in no order.
+func allPIDs() []int {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer proc.Close() //nolint:errcheck // read only
+	names, err := proc.Readdirnames(-1)
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // KillSession kills every process of the session the process leads until none is left.
@@ -123,10 +147,11 @@ func (p Proc) KillSession() {
 	}
 }
 
-func bootID() string {
+// bootID names the time since the kernel was started, which no process outlives.
+var bootID = sync.OnceValue(func() string {
 	body, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(body))
-}
+})
