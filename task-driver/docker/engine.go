@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,6 +28,9 @@ type Engine struct {
 	agreed atomic.Bool // on a version of the API
 }
 
+// idleConnection is how long a connection is kept that nobody uses: longer than the usual interval of statistics.
+const idleConnection = 30 * time.Second
+
 // Dial prepares the connection to the daemon at host (unix:///… or tcp://…). Nothing is sent yet; the API version is
 // agreed on with the first call.
 func Dial(host string) (*Engine, error) { return DialTLS(host, nil) }
@@ -37,10 +41,14 @@ func DialTLS(host string, t *TLS) (*Engine, error) {
 	if t != nil {
 		certificates = client.WithTLSClientConfig(t.CA, t.Cert, t.Key)
 	}
-	cli, err := client.NewClientWithOpts(certificates, client.WithHost(host), client.WithAPIVersionNegotiation())
+	transport := &http.Transport{}
+	connections := client.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: client.CheckRedirect})
+	cli, err := client.NewClientWithOpts(connections, certificates, client.WithHost(host), client.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, fmt.Errorf("docker endpoint %q: %w", host, err)
 	}
+	// The library keeps two, so that statistics of fifty tasks would open fifty new ones every second.
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost, transport.IdleConnTimeout = 128, 128, idleConnection
 	return &Engine{host: host, cli: cli}, nil
 }
 
@@ -251,36 +259,11 @@ func (e *Engine) Sample(ctx context.Context, id string) (Sample, error) {
 		return Sample{}, e.fault("read container statistics", err)
 	}
 	defer got.Body.Close() //nolint:errcheck // one document
-	var s container.StatsResponse
+	var s stats
 	if err := json.NewDecoder(io.LimitReader(got.Body, 8<<20)).Decode(&s); err != nil {
 		return Sample{}, fmt.Errorf("read container statistics: %w", err)
 	}
-	return sampleOf(s), nil
-}
-
-func sampleOf(s container.StatsResponse) Sample {
-	out := Sample{
-		At: s.Read.UTC(), CPUTotalNS: s.CPUStats.CPUUsage.TotalUsage, CPUUserNS: s.CPUStats.CPUUsage.UsageInUsermode,
-		CPUSysNS: s.CPUStats.CPUUsage.UsageInKernelmode, OnlineCPUs: int(s.CPUStats.OnlineCPUs),
-		ThrottledPeriods: s.CPUStats.ThrottlingData.ThrottledPeriods, ThrottledNS: s.CPUStats.ThrottlingData.ThrottledTime,
-		MemoryUsage: s.MemoryStats.Usage,
-	}
-	pick := func(names ...string) *uint64 {
-		for _, name := range names {
-			if v, ok := s.MemoryStats.Stats[name]; ok {
-				return &v
-			}
-		}
-		return nil
-	}
-	out.MemoryCache, out.MemoryRSS = pick("cache", "file"), pick("rss", "anon")
-	if idle := pick("total_inactive_file", "inactive_file"); idle != nil && *idle < out.MemoryUsage {
-		out.MemoryUsage -= *idle
-	}
-	if s.MemoryStats.MaxUsage > 0 {
-		out.MemoryMax = &s.MemoryStats.MaxUsage
-	}
-	return out
+	return s.sample(), nil
 }
 
 // Exec runs a command in a running container and returns its exit code. stdin may be nil; with a terminal all
