@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/heteroflow/heteroflow/internal/grant"
@@ -59,6 +60,49 @@ type ledger interface {
 	get(id ID) (*Entry, error)
 	// all are the entries by id; with an *UnreadableError beside those that can be read.
 	all() (map[ID]Entry, error)
+}
+
+// remembered is a ledger that can also be asked for what it said a moment ago, by those who only watch: the watchers of all
+// backends wake together, and would each read all of it.
+type remembered struct {
+	ledger
+	mu   sync.Mutex
+	at   time.Time
+	last map[ID]Entry
+	err  error
+}
+
+var _ ledger = (*remembered)(nil)
+
+// rememberFor is how long an answer serves. What this process writes ends it at once; another process of the driver may have
+// written meanwhile.
+const rememberFor = 500 * time.Millisecond
+
+func (r *remembered) put(e Entry) error {
+	defer r.forget()
+	return r.ledger.put(e)
+}
+
+func (r *remembered) drop(id ID) error {
+	defer r.forget()
+	return r.ledger.drop(id)
+}
+
+func (r *remembered) forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.at = time.Time{}
+}
+
+// recent is what all said a moment ago. The map must not be changed.
+func (r *remembered) recent() (map[ID]Entry, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at.IsZero() || time.Since(r.at) >= rememberFor {
+		r.last, r.err = r.ledger.all()
+		r.at = time.Now()
+	}
+	return r.last, r.err
 }
 
 // files is the ledger in a folder: one file for each share, written before anybody is asked for anything, so that a kill or

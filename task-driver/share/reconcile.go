@@ -170,7 +170,11 @@ func (l Live) runs(taskID string) bool { return l.Tasks[taskID] }
 
 // live are the shares that one backend's tasks hold, for its Keeper.
 func (m *Manager) live(b Backend) map[ID]Ask {
-	entries, err := m.ledger.all()
+	read := m.ledger.all
+	if r, ok := m.ledger.(*remembered); ok {
+		read = r.recent
+	}
+	entries, err := read()
 	if err != nil {
 		m.log.Warn("ledger of shares not read", "error", err)
 	}
