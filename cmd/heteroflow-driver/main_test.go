@@ -12,7 +12,7 @@ import (
 )
 
 // build makes the binary once per test that needs it, under the name it is installed by.
-func build(t *testing.T) string {
+func build(t testing.TB) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "heteroflow")
 	cmd := exec.Command("go", "build", "-o", binary, ".")
