@@ -56,6 +56,7 @@ func DefaultHost() string {
 
 // Info is what the daemon says of itself.
 type Info struct {
+	At         time.Time // when it said so
 	Version    string
 	APIVersion string
 	Runtimes   []string // OCI runtimes it can start containers with, sorted

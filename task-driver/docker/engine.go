@@ -26,6 +26,7 @@ type Engine struct {
 	host   string
 	cli    *client.Client
 	agreed atomic.Bool // on a version of the API
+	said   atomic.Pointer[Info]
 }
 
 // idleConnection is how long a connection is kept that nobody uses: longer than the usual interval of statistics.
@@ -108,12 +109,21 @@ func (e *Engine) Info(ctx context.Context) (Info, error) {
 		return Info{}, fmt.Errorf("the Docker daemon runs %s containers, this driver needs Linux containers", info.OSType)
 	}
 	e.agreed.Store(true)
-	out := Info{Version: info.ServerVersion, APIVersion: api, RootDir: info.DockerRootDir, CDIDirs: info.CDISpecDirs}
+	out := Info{At: time.Now(), Version: info.ServerVersion, APIVersion: api, RootDir: info.DockerRootDir, CDIDirs: info.CDISpecDirs}
 	for name := range info.Runtimes {
 		out.Runtimes = append(out.Runtimes, name)
 	}
 	slices.Sort(out.Runtimes)
+	e.said.Store(&out)
 	return out, nil
+}
+
+// RecentInfo is Info, or what the daemon said of itself within the age.
+func (e *Engine) RecentInfo(ctx context.Context, age time.Duration) (Info, error) {
+	if said := e.said.Load(); said != nil && time.Since(said.At) < age {
+		return *said, nil
+	}
+	return e.Info(ctx)
 }
 
 // Create makes a container and returns its id. It returns ErrNameInUse when another container has its name.

@@ -3,8 +3,12 @@ package driver
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 )
 
 // Nomad's server may be away for hours while a task ends: its client goes on to know the task, may be restarted, and may
@@ -79,5 +83,33 @@ func TestStats_AllTasksAtTheSameMoments(t *testing.T) {
 		if got := untilNext(at.Add(one.late), time.Second); got != one.want {
 			t.Errorf("%s: %s, want %s", name, got, one.want)
 		}
+	}
+}
+
+func TestDocker_ARuntimeThatCameSinceTheLastLookIsFound(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	fake.SetRuntimes("runc")
+	cards := func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, whole(accel.NVIDIA, "GPU-1")) }
+	r.look(r.ctx)
+	before := r.job(app("sleep"), cards)
+	if _, _, err := r.Start(r.ctx, before.cfg); err == nil || !strings.Contains(err.Error(), "nvidia") {
+		t.Fatalf("start without the runtime: %v", err)
+	}
+	fake.SetRuntimes("runc", "nvidia")
+	after := r.job(app("sleep"), cards, func(c *driverpb.TaskConfig) { c.Id += "1" })
+	r.start(after)
+	asked := func() (n int) {
+		for _, line := range fake.Requests() {
+			if line == "GET /info" {
+				n++
+			}
+		}
+		return n
+	}
+	known := asked()
+	r.start(r.job(app("sleep"), func(c *driverpb.TaskConfig) { c.Id += "2" }))
+	if again := asked(); again != known {
+		t.Errorf("the daemon was asked %d times more who it is, a moment after it said so", again-known)
 	}
 }

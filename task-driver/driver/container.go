@@ -53,12 +53,8 @@ func (r *dockerRuntime) check(p *plan) error {
 }
 
 func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event func(string)) (supervisor.Spec, error) {
-	info, err := r.engine.Info(ctx)
+	b, err := r.look(ctx, p)
 	if err != nil {
-		return supervisor.Spec{}, err
-	}
-	b := build{dataRoot: info.RootDir}
-	if b.access, err = r.access(p, info); err != nil {
 		return supervisor.Spec{}, err
 	}
 	if b.image, err = p.share.image(p.tc); err != nil {
@@ -82,6 +78,24 @@ func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event
 	}
 	rec.Container, rec.Host = id, r.engine.Host()
 	return r.spec(p.cfg.GetId(), rec, time.Time{})
+}
+
+// look works out the access by what the daemon said when its health was last looked at, since the answer takes it longer than
+// to make a container. When that does not do it is asked: it may have got a runtime since.
+func (r *dockerRuntime) look(ctx context.Context, p *plan) (build, error) {
+	now := time.Now()
+	info, err := r.engine.RecentInfo(ctx, 2*lookEvery)
+	if err != nil {
+		return build{}, err
+	}
+	given, err := r.access(p, info)
+	if err != nil && info.At.Before(now) {
+		if info, err = r.engine.Info(ctx); err != nil {
+			return build{}, err
+		}
+		given, err = r.access(p, info)
+	}
+	return build{dataRoot: info.RootDir, access: given}, err
 }
 
 // access works out how the container gets to its cards on this node.

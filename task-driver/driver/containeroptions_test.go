@@ -501,6 +501,7 @@ func TestDocker_OCIRuntime(t *testing.T) {
 		t.Errorf("runtime = %v", host["Runtime"])
 	}
 	other.SetRuntimes("runc")
+	named.look(named.ctx) // as every few seconds
 	refusedStart(t, named, with(nil), "sudo nvidia-ctk runtime configure --runtime=docker", func(c *driverpb.TaskConfig) { c.DeviceEnv = reserve(t, whole(accel.NVIDIA, "GPU-2")) })
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,7 +55,7 @@ func (l Launcher) Launch(ctx context.Context, dir string, spec Spec) (Status, er
 	if err := makeFIFO(filepath.Join(dir, aliveFile)); err != nil {
 		return Status{}, err
 	}
-	if err := writeFile(dir, specFile, spec); err != nil {
+	if err := writeSpec(dir, spec); err != nil {
 		return Status{}, err
 	}
 	errLog, err := os.OpenFile(filepath.Join(dir, logFile), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -89,6 +90,23 @@ func (l Launcher) Launch(ctx context.Context, dir string, spec Spec) (Status, er
 		}
 	}()
 	return l.handshake(ctx, dir, spec.TaskID, cmd.Process.Pid, stdin, readyR)
+}
+
+// writeSpec writes what the supervisor reads at once and removes. Nobody reads it after a loss of power, so that the start does
+// not wait for the disk.
+func writeSpec(dir string, spec Spec) error {
+	body, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", specFile, err)
+	}
+	path := filepath.Join(dir, specFile)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove an earlier %s: %w", specFile, err)
+	}
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", specFile, err)
+	}
+	return nil
 }
 
 func (l Launcher) handshake(ctx context.Context, dir, taskID string, pid int, stdin io.WriteCloser, ready *os.File) (Status, error) {

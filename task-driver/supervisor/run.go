@@ -129,6 +129,9 @@ func (s *session) settleIn(spec Spec) error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0o644); err != nil {
 		fmt.Fprintln(os.Stderr, "protect from the out-of-memory killer:", err)
 	}
+	if written, err := ReadStatus(s.dir); err == nil && written.Phase == Starting && written.Supervisor == self && written.TaskID == spec.TaskID {
+		return nil // by the driver, before it let us go
+	}
 	return WriteStatus(s.dir, s.status)
 }
 
