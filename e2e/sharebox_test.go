@@ -264,7 +264,12 @@ func (b *shareBox) noFault(t testing.TB) {
 // options of a cluster on this machine.
 func (b *shareBox) options(o cluster.Options) cluster.Options {
 	o.Root, o.Enter, o.Period = b.root, b.enter, "300ms"
-	o.Device = fmt.Sprintf("recovery_hold = \"1s\"\n    forms = {\n      %q = \"mig\"\n    }", b.mig)
+	// What is played of these brands' tools does not tell the processes on a card, without which no intent changes its form.
+	forms := ""
+	for _, brand := range []string{"mthreads", "hygon", "amd"} {
+		forms += fmt.Sprintf("\n      %q = \"shared\"", brand+"/*")
+	}
+	o.Device = fmt.Sprintf("recovery_hold = \"1s\"\n    forms = {\n      %q = \"mig\"%s\n    }", b.mig, forms)
 	// What Nomad was killed over before it noted it, and what it lost when the driver died twice, is nobody's for so long.
 	// hami makes no shares for processes: those get theirs by mps.
 	o.Driver = "orphan_after = \"20s\"\n    share {\n      nvidia = [\"hami\", \"mps\"]\n      ascend = [\"vnpu\", \"hami\"]\n    }"

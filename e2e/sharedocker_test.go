@@ -20,7 +20,7 @@ import (
 // dockerNodes are the device nodes that containers of a shareBox get. The daemon takes them from this machine, so that they are
 // made on it for as long as the test runs, as further names of /dev/null.
 var dockerNodes = []string{
-	"/dev/davinci3", "/dev/vdavinci148", "/dev/vdavinci149", "/dev/vdavinci150", "/dev/vdavinci151", "/dev/mtgpu.0", "/dev/mtgpu.1",
+	"/dev/nvidia1", "/dev/nvidia2", "/dev/davinci3", "/dev/vdavinci148", "/dev/vdavinci149", "/dev/vdavinci150", "/dev/vdavinci151", "/dev/mtgpu.0", "/dev/mtgpu.1",
 	"/dev/xpu0", "/dev/xpu1", "/dev/xpu2", "/dev/xpu3", "/dev/xpu4", "/dev/xpu5", "/dev/xpu6", "/dev/xpu7",
 	"/dev/kfd", "/dev/mkfd", "/dev/dri/card201", "/dev/dri/renderD201", "/dev/dri/card202", "/dev/dri/renderD202",
 }

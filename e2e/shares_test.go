@@ -64,12 +64,8 @@ var processShares = []shareCase{
 var containerShares = []shareCase{
 	{
 		backend: "hami", ask: "model = [\"L40S\"]\nmemory = \"10GiB\"\ncompute = 25\nqos = \"silver\"",
-		env: map[string]string{"CUDA_DEVICE_MEMORY_LIMIT": "^10240m$", "CUDA_DEVICE_SM_LIMIT": "^25$", "HETEROFLOW_QOS": "^silver$"},
-	},
-	{
-		backend: "vnpu", ask: "vendor = [\"ascend\"]\nmemory = \"16GiB\"\nqos = \"gold\"", thing: "vir05_1c_16g",
-		env: map[string]string{"ASCEND_RUNTIME_OPTIONS": "^VIRTUAL$", "ASCEND_RT_VISIBLE_DEVICES": "^0$", "HETEROFLOW_QOS": "^gold$"},
-		own: []string{"ASCEND_VISIBLE_DEVICES"}, nodes: []string{`^/dev/vdavinci\d+:/dev/davinci\d+$`}, making: "^npu-smi set -t create-vnpu",
+		env:   map[string]string{"CUDA_DEVICE_MEMORY_LIMIT": "^10240m$", "CUDA_DEVICE_SM_LIMIT": "^25$", "HETEROFLOW_QOS": "^silver$"},
+		nodes: []string{`^/dev/nvidia[12]:`},
 	},
 	{
 		backend: "hami", ask: "vendor = [\"ascend\"]\nmemory = \"10GiB\"\ncompute = 25\nqos = \"silver\"",
@@ -77,9 +73,14 @@ var containerShares = []shareCase{
 		nodes: []string{`^/dev/davinci3:/dev/davinci3$`},
 	},
 	{
+		backend: "vnpu", ask: "vendor = [\"ascend\"]\nmemory = \"16GiB\"\nqos = \"gold\"", thing: "vir05_1c_16g",
+		env: map[string]string{"ASCEND_RUNTIME_OPTIONS": "^VIRTUAL$", "ASCEND_RT_VISIBLE_DEVICES": "^0$", "HETEROFLOW_QOS": "^gold$"},
+		own: []string{"ASCEND_VISIBLE_DEVICES"}, nodes: []string{`^/dev/vdavinci\d+:/dev/davinci\d+$`}, making: "^npu-smi set -t create-vnpu",
+	},
+	{
 		backend: "sgpu", ask: "vendor = [\"mthreads\"]\nmemory = \"8GiB\"\ncompute = 25\nqos = \"silver\"", thing: "hf",
 		env: map[string]string{"MTHREADS_EXAMPLE": "^hf", "HETEROFLOW_QOS": "^silver$"}, own: []string{"MTHREADS_EXAMPLE"},
-		nodes: []string{`^/dev/null:/dev/mtgpu\.0$`}, making: "mthreads-sgpu create",
+		nodes: []string{`^/dev/mtgpu\.\d:`, `^/dev/null:/dev/mtgpu\.part$`}, making: "mthreads-sgpu create",
 	},
 	{
 		backend: "vxpu", ask: "vendor = [\"kunlunxin\"]\nmemory = \"24GiB\"\nqos = \"silver\"",
@@ -182,7 +183,7 @@ func (s *suite) totals(b *shareBox) {
 func (b *shareBox) job(id string, c shareCase) probeJob {
 	j := probeJob{id: id, ask: c.ask, args: []string{"own", "-claims", b.claims}}
 	if c.image {
-		j.image, j.config, j.args[2] = "heteroflow/probe:e2e", fmt.Sprintf("volumes = [%q]", b.claims+":/claims"), "/claims"
+		j.image, j.config, j.args[2] = "heteroflow/probe:e2e", fmt.Sprintf("network_mode = \"none\"\nvolumes = [%q]", b.claims+":/claims"), "/claims"
 	}
 	return j
 }

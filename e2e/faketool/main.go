@@ -180,7 +180,7 @@ func (m *machine) run(name string, args []string) (share.Output, error) {
 		for line := range strings.Lines(out.Stdout) {
 			switch word, _, _ := strings.Cut(line, " "); word {
 			case "node":
-				line = "node /dev/null:/dev/mtgpu.0\n"
+				line = "node /dev/null:/dev/mtgpu.part\n"
 			case "runtime":
 				line = "runtime runc\n"
 			}

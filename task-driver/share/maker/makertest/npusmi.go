@@ -156,16 +156,23 @@ func (f *NPUSMI) createByTool(name string) share.Output {
 
 // Table is what `npu-smi info` prints.
 func (f *NPUSMI) Table() string {
+	const thin, thick = "+---------------------------+---------------+----------------------------------------------------+\n",
+		"+===========================+===============+====================================================+\n"
 	var b strings.Builder
-	b.WriteString("| npu-smi 24.1.0                   Version: 24.1.0                                               |\n")
+	b.WriteString(thin)
+	b.WriteString("| npu-smi 24.1.0                   Version: 24.1.0                                               |\n" + thin)
 	b.WriteString("| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page)|\n")
-	b.WriteString("| Chip  Device              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |\n")
+	b.WriteString("| Chip  Device              | Bus-Id        | AICore(%)   Memory-Usage(MB)  HBM-Usage(MB)        |\n" + thick)
 	fmt.Fprintf(&b, "| 3     %-20s| OK            | 89.9        53                0    / 0             |\n", f.name)
-	b.WriteString("| 0     3                   | 0000:5A:00.0  | 0           0    / 0          3317 / 65536         |\n")
-	b.WriteString("| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |\n")
+	b.WriteString("| 0     3                   | 0000:5A:00.0  | 0           0    / 0          3317 / 65536         |\n" + thick)
+	b.WriteString(thin + "| NPU     Chip              | Process id    | Process name             | Process memory(MB)      |\n" + thick)
 	for _, pid := range f.PIDs {
 		fmt.Fprintf(&b, "| 3       0                 | %-14d| python                   | 1000                    |\n", pid)
 	}
+	if len(f.PIDs) == 0 {
+		b.WriteString("| No running processes found in NPU 3                                                            |\n")
+	}
+	b.WriteString(thick)
 	return b.String()
 }
 
