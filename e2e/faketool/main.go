@@ -121,12 +121,6 @@ type machine struct {
 	made    []interface{ Things() []string }
 }
 
-// maker is a fake with a tool.
-type maker interface {
-	share.Tool
-	Things() []string
-}
-
 // load makes the machine anew. The cards that nvidia-smi shows are told by DIR/nvidia.json: a UUID for each kind.
 func load(dir string) (*machine, error) {
 	uuids := map[string]string{}
