@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -75,6 +76,13 @@ func newShareBox(t *testing.T, tool string, n int) *shareBox {
 		write(t, filepath.Join(b.root, path), fmt.Sprintf("#!/bin/sh\nexec %s %s %s \"$@\"\n", tool, b.state, name), 0o755)
 	}
 	b.files(t)
+	t.Cleanup(func() { // after the cluster has ended: what a failed test leaves
+		for _, d := range b.thingsLike(t, "MPS daemon ") {
+			if pid, err := strconv.Atoi(strings.Fields(d)[2]); err == nil {
+				syscall.Kill(pid, syscall.SIGKILL) //nolint:errcheck // it may have ended
+			}
+		}
+	})
 	b.own(t)
 	return b
 }
