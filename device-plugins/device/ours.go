@@ -30,6 +30,7 @@ const reasonDoubt = "the card is divided, and the notes of the driver on this no
 type held struct {
 	forms map[string]accel.Form // what tasks have, cards and parts by UUID; the empty form where an older driver tells none
 	moved [2]time.Time          // when the notes were last changed
+	first bool                  // nothing of the source was offered yet: nobody can have made and undone a share since
 	err   error                 // of notes that cannot be read: they may be of any card
 }
 
@@ -82,12 +83,13 @@ func newOwnership() ownership {
 // look reads the notes before a reading of a source. Nil where that has no cards: nobody needs to know.
 func (p *Plugin) look(s *source) *held {
 	p.mu.Lock()
-	dir, none := p.set.StateDir, s.reported && len(s.tracker.known) == 0
+	dir, reported, none := p.set.StateDir, s.reported, len(s.tracker.known) == 0
 	p.mu.Unlock()
-	if none {
+	if reported && none {
 		return nil
 	}
 	h := readHeld(dir)
+	h.first = !reported
 	return &h
 }
 
@@ -99,7 +101,7 @@ func (p *Plugin) own(before *held, listed []accel.Card) []accel.Card {
 	}
 	now := readHeld(p.set.StateDir)
 	p.say(now.err)
-	stirred := before == nil || before.moved != now.moved
+	stirred := before != nil && !before.first && before.moved != now.moved
 	if before != nil {
 		for uuid, form := range before.forms {
 			now.note(uuid, form)

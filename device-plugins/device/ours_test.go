@@ -260,6 +260,19 @@ func TestOurs_ShareThatIsGoneWhenItsNotesAreRead(t *testing.T) {
 	}
 }
 
+// Before the plugin has offered anything nobody made a share: that the driver makes its folders at the same moment, as it
+// does on a new node, says nothing of who divided a card.
+func TestOurs_FoldersMadeDuringTheFirstReading(t *testing.T) {
+	t.Parallel()
+	s := newShop(t.TempDir(), good("GPU-a", "0000:01:00.0"))
+	s.part("GPU-a", "part-1")
+	s.during = func() {
+		must(os.MkdirAll(filepath.Join(s.dir, "leases"), 0o755))
+		must(os.MkdirAll(filepath.Join(s.dir, "shares"), 0o755))
+	}
+	sees(t, s.opened(nil), "at the first reading", "gpu")
+}
+
 func TestOurs_NotesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	s := newShop(t.TempDir(), good("GPU-a", "0000:01:00.0"), good("GPU-b", "0000:02:00.0"))
