@@ -78,6 +78,9 @@ bench: ## measure the figures of the README
 	figure 'Cycle8Cards.*' 50x device-plugins/nvidia; \
 	figure Cycle8Cards 50x device-plugins/device; \
 	figure Plugin8Cards 20x cmd/heteroflow-device; \
+	figure StartTask 40x cmd/heteroflow-driver; \
+	figure Start100AtOnce 3x cmd/heteroflow-driver; \
+	figure Idle50Tasks 1x cmd/heteroflow-driver; \
 	for brand in nvidia amd ascend biren cambricon enflame hygon iluvatar intel kunlunxin metax mthreads; do \
 	  figure Parse_OneMiB 10x device-plugins/$$brand | sort -k 5 -n | tail -n 1; \
 	done; \

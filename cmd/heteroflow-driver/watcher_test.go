@@ -4,6 +4,8 @@ package main
 
 import (
 	"context"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -52,7 +54,8 @@ func watchEngine(b *testing.B, engine string) *watcher {
 	}
 	w := &watcher{Host: "unix://" + socket}
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "engine"})
-	proxy.FlushInterval = -1 // output of containers is passed on as it comes
+	proxy.FlushInterval = -1                    // output of containers is passed on as it comes
+	proxy.ErrorLog = log.New(io.Discard, "", 0) // a stream that its reader leaves is no error
 	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 100, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(engine, "unix://"))
 	}}
