@@ -200,10 +200,11 @@ func (w *World) touch(now time.Time) {
 	w.changed = make(chan struct{})
 }
 
-// loaded notes that a part was read whole.
-func (w *World) loaded(part int, now time.Time) {
+// loaded notes that a part was read whole. found tells that it had been lost.
+func (w *World) loaded(part int, now time.Time) (found bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	found = w.lost[part]
 	w.isReady[part], w.lost[part] = true, false
 	w.asOf = now
 	if w.isReady[nodesPart] && w.isReady[allocsPart] {
@@ -215,13 +216,16 @@ func (w *World) loaded(part int, now time.Time) {
 			w.changed = make(chan struct{})
 		}
 	}
+	return found
 }
 
-// heard notes that Nomad answered, with nothing new.
-func (w *World) heard(now time.Time) {
+// heard notes that Nomad answered, with nothing new. found tells that it had been silent for long.
+func (w *World) heard(now time.Time) (found bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	found = now.Sub(w.asOf) > silence
 	w.asOf = now
+	return found
 }
 
 // allocOf reads an allocation as it comes in an event.

@@ -28,13 +28,22 @@ func TestWorld_SaysWhenItIsStale(t *testing.T) {
 	is("")
 	w.lose(nodesPart)
 	is(whyAway)
-	w.loaded(allocsPart, now)
+	if w.loaded(allocsPart, now) {
+		t.Error("what was not lost counts as found")
+	}
 	is(whyAway)
-	w.loaded(nodesPart, now)
+	if !w.loaded(nodesPart, now) {
+		t.Error("who waits for the lost part is not woken")
+	}
 	is("")
+	if w.heard(now) {
+		t.Error("a sign of life in time counts as found")
+	}
 	now = now.Add(silence + time.Second)
 	is(whySilent)
-	w.heard(now)
+	if !w.heard(now) {
+		t.Error("who waits for a Nomad that was silent is not woken")
+	}
 	is("")
 }
 

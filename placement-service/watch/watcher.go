@@ -154,8 +154,8 @@ func (w *Watcher) followNodes(ctx context.Context) error {
 			}
 			changed = true
 		}
-		w.World.loaded(nodesPart, w.Clock.Now())
-		if changed {
+		// What waits because the world was stale is woken by nothing else.
+		if w.World.loaded(nodesPart, w.Clock.Now()) || changed {
 			w.room()
 		}
 		if next < index {
@@ -212,7 +212,9 @@ func (w *Watcher) followEvents(ctx context.Context) error {
 			}
 			listed, from = true, index
 		}
-		w.World.heard(w.Clock.Now())
+		if w.World.heard(w.Clock.Now()) {
+			w.room()
+		}
 		// Of one batch the allocations first: the end of an evaluation says that no more of them will come.
 		slices.SortStableFunc(b.Events, func(x, y nomadapi.Event) int { return cmp.Compare(late(x), late(y)) })
 		for _, e := range b.Events {
