@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/heteroflow/heteroflow/internal/filelock"
 )
 
@@ -20,14 +22,15 @@ type locker interface {
 // fileLocks are locks on files of a folder. The kernel gives them back when their process dies.
 type fileLocks struct {
 	dir string
+	log hclog.Logger
 	mu  sync.Mutex
 	own map[string]chan struct{} // one token each: within the process nobody polls
 }
 
 var _ locker = (*fileLocks)(nil)
 
-func newFileLocks(dir string) *fileLocks {
-	return &fileLocks{dir: dir, own: map[string]chan struct{}{}}
+func newFileLocks(dir string, log hclog.Logger) *fileLocks {
+	return &fileLocks{dir: dir, log: log, own: map[string]chan struct{}{}}
 }
 
 // lockPoll is how often a lock that another process holds is tried.
@@ -47,7 +50,7 @@ func (l *fileLocks) lock(ctx context.Context, name string) (func(), error) {
 	}
 	return func() {
 		if err := f.Close(); err != nil { // the lock goes with the descriptor, whatever Close says
-			_ = err
+			l.log.Warn("the file of a lock does not close", "lock", name, "error", err)
 		}
 		<-token
 	}, nil

@@ -52,7 +52,7 @@ type Options struct {
 // NewManager makes a manager. It touches nothing.
 func NewManager(o Options) *Manager {
 	m := &Manager{
-		registry: o.Registry, order: o.Order, ledger: &remembered{ledger: files{dir: o.Dir}}, locks: newFileLocks(o.Dir),
+		registry: o.Registry, order: o.Order, ledger: &remembered{ledger: files{dir: o.Dir}},
 		alive: o.Alive, maker: o.Maker, running: o.MakerRuns, clock: o.Clock, log: o.Log,
 		passed: map[string]time.Time{},
 	}
@@ -62,6 +62,7 @@ func NewManager(o Options) *Manager {
 	if m.log == nil {
 		m.log = hclog.NewNullLogger()
 	}
+	m.locks = newFileLocks(o.Dir, m.log)
 	return m
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/clock"
@@ -431,7 +432,7 @@ func TestPrepare_AgainAfterHalfARelease(t *testing.T) {
 func TestLock_TwoOfOneProcessAndOfTwo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	one, two := newFileLocks(dir), newFileLocks(dir) // two are as two processes
+	one, two := newFileLocks(dir, hclog.NewNullLogger()), newFileLocks(dir, hclog.NewNullLogger()) // two are as two processes
 	unlock, err := one.lock(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)

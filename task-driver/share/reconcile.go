@@ -37,18 +37,25 @@ func (m *Manager) Reconcile(ctx context.Context, live func(context.Context) (Liv
 	return errors.Join(problems...)
 }
 
+// locked takes a lock and then reads the ledger. Entries that cannot be read are told beside the others; nil when all can.
+func (m *Manager) locked(ctx context.Context, name string) (entries map[ID]Entry, unreadable *UnreadableError, unlock func(), err error) {
+	if unlock, err = m.locks.lock(ctx, name); err != nil {
+		return nil, nil, nil, err
+	}
+	if entries, err = m.ledger.all(); err != nil && !errors.As(err, &unreadable) {
+		unlock()
+		return nil, nil, nil, err
+	}
+	return entries, unreadable, unlock, nil
+}
+
 // mend writes entries of live tasks that the ledger lost, and strikes off those that cannot be read.
 func (m *Manager) mend(ctx context.Context, live func(context.Context) (Live, error)) error {
-	unlock, err := m.locks.lock(ctx, ledgerLock)
+	entries, unreadable, unlock, err := m.locked(ctx, ledgerLock)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	entries, err := m.ledger.all()
-	var unreadable *UnreadableError
-	if err != nil && !errors.As(err, &unreadable) {
-		return err
-	}
 	now, err := live(ctx)
 	if err != nil {
 		return fmt.Errorf("learn which tasks run: %w", err)
@@ -78,16 +85,11 @@ func (m *Manager) Adopt(ctx context.Context, held ...Held) error {
 	if len(held) == 0 {
 		return nil
 	}
-	unlock, err := m.locks.lock(ctx, ledgerLock)
+	entries, _, unlock, err := m.locked(ctx, ledgerLock)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	entries, err := m.ledger.all()
-	var unreadable *UnreadableError
-	if err != nil && !errors.As(err, &unreadable) {
-		return err
-	}
 	var problems []error
 	for _, h := range held {
 		if _, known := entries[h.Ask.ID]; !known {
@@ -99,16 +101,11 @@ func (m *Manager) Adopt(ctx context.Context, held ...Held) error {
 
 // dropWhole strikes off what dead tasks held without a backend: there is nothing to give back.
 func (m *Manager) dropWhole(ctx context.Context, live func(context.Context) (Live, error)) error {
-	unlock, err := m.locks.lock(ctx, ledgerLock)
+	entries, _, unlock, err := m.locked(ctx, ledgerLock)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	entries, err := m.ledger.all()
-	var unreadable *UnreadableError
-	if err != nil && !errors.As(err, &unreadable) {
-		return err
-	}
 	now, err := live(ctx)
 	if err != nil {
 		return err
@@ -124,16 +121,11 @@ func (m *Manager) dropWhole(ctx context.Context, live func(context.Context) (Liv
 
 // reconcile does one backend's part under its lock. A backend that is not usable and has made nothing is left alone.
 func (m *Manager) reconcile(ctx context.Context, b Backend, live func(context.Context) (Live, error)) error {
-	unlock, err := m.locks.lock(ctx, lockOf(b))
+	entries, unreadable, unlock, err := m.locked(ctx, lockOf(b))
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	entries, err := m.ledger.all()
-	var unreadable *UnreadableError
-	if err != nil && !errors.As(err, &unreadable) {
-		return err
-	}
 	own := map[ID]Entry{}
 	for id, e := range entries {
 		if by, ok := m.backend(e); ok && lockOf(by) == lockOf(b) {
