@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/heteroflow/heteroflow/gateway/session"
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
@@ -54,6 +55,7 @@ type Pool struct {
 type member struct {
 	Backend
 	inFlight int
+	tokens   int       // of prompts whose first byte has not come
 	restedAt time.Time // when it may be used again; zero when it never failed
 }
 
@@ -83,29 +85,97 @@ func (p *Pool) Set(list []Backend) {
 	p.backends = next
 }
 
-// Lease is one request's hold on a backend. Call Done exactly once.
-type Lease struct {
-	Backend
-	pool *Pool
-	m    *member
+// Ask is what is known of a request when a backend is chosen.
+type Ask struct {
+	Policy Policy
+	Not    map[string]bool // ids of backends that are never chosen, usually those tried before
+	Prompt session.Prompt
+	Stream bool // FirstByte will be told; where it is not, an answer comes whole and says nothing of its prefill
 }
 
-// Take chooses a backend and counts the request in the same step, so that a burst spreads. Backends in not are
+// Lease is one request's hold on a backend. Done ends it; further calls change nothing.
+type Lease struct {
+	Backend
+	pool   *Pool
+	m      *member
+	tokens int // outstanding prompt tokens, until the first byte
+	done   bool
+}
+
+// Take chooses a backend and counts the request in the same step, so that a burst spreads. Backends in Not are
 // never chosen; resting ones only when there is no other, because the last backend is better than none. The
-// result is nil when every backend is in not.
-func (p *Pool) Take(policy Policy, not map[string]bool) *Lease {
+// result is nil when every backend is in Not.
+func (p *Pool) Take(a Ask) *Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	pick := p.choose(policy, func(m *member) bool { return !not[m.ID] && !m.restedAt.After(now) })
+	pick := p.choose(a.Policy, func(m *member) bool { return !a.Not[m.ID] && !m.restedAt.After(now) })
 	if pick == nil {
-		pick = p.choose(policy, func(m *member) bool { return !not[m.ID] })
+		pick = p.choose(a.Policy, func(m *member) bool { return !a.Not[m.ID] })
 	}
 	if pick == nil {
 		return nil
 	}
 	pick.inFlight++
-	return &Lease{Backend: pick.Backend, pool: p, m: pick}
+	pick.tokens += a.Prompt.Tokens
+	return &Lease{Backend: pick.Backend, pool: p, m: pick, tokens: a.Prompt.Tokens}
+}
+
+// FirstByte says that the backend has begun its answer: the prompt has been worked off.
+func (l *Lease) FirstByte() {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	l.giveTokensBack()
+}
+
+func (l *Lease) giveTokensBack() {
+	l.m.tokens -= l.tokens
+	l.tokens = 0
+}
+
+// Outcome is how a backend did with a request.
+type Outcome struct {
+	verdict verdict
+	after   time.Duration
+}
+
+type verdict int
+
+const (
+	success verdict = iota
+	neutral
+	failed
+	busy
+)
+
+var (
+	// Success is an answer that ended well.
+	Success = Outcome{verdict: success}
+	// Neutral says nothing about the backend: the client's fault (a 4xx), or the client left.
+	Neutral = Outcome{verdict: neutral}
+	// Failed is the backend's fault: silence, a cut answer, a 5xx.
+	Failed = Outcome{verdict: failed}
+)
+
+// Busy is a healthy backend's refusal (429, or 503 with Retry-After): it gets less until the given time has passed.
+func Busy(retryAfter time.Duration) Outcome { return Outcome{verdict: busy, after: retryAfter} }
+
+// Done gives the backend back.
+func (l *Lease) Done(o Outcome) {
+	l.pool.mu.Lock()
+	defer l.pool.mu.Unlock()
+	if l.done {
+		return
+	}
+	l.done = true
+	l.m.inFlight--
+	l.giveTokensBack()
+	switch o.verdict {
+	case success:
+		l.m.restedAt = time.Time{}
+	case failed:
+		l.m.restedAt = l.pool.clock.Now().Add(Rest)
+	}
 }
 
 // choose walks the list once from the backend whose turn it is.
@@ -134,16 +204,4 @@ func (p *Pool) choose(policy Policy, usable func(*member) bool) *member {
 		p.turn = uint64(bestAt) + 1
 	}
 	return best
-}
-
-// Done gives the backend back. A failed one rests for a while.
-func (l *Lease) Done(failed bool) {
-	l.pool.mu.Lock()
-	defer l.pool.mu.Unlock()
-	l.m.inFlight--
-	if failed {
-		l.m.restedAt = l.pool.clock.Now().Add(Rest)
-	} else {
-		l.m.restedAt = time.Time{}
-	}
 }

@@ -28,9 +28,9 @@ func TestRoundRobin_ExactWhileTheListIsRefreshed(t *testing.T) {
 			list[0], list[1] = list[1], list[0] // discovery gives no order
 			p.Set(list)
 		}
-		l := p.Take(RoundRobin, nil)
+		l := p.Take(Ask{Policy: RoundRobin})
 		counts[l.ID]++
-		l.Done(false)
+		l.Done(Success)
 	}
 	if counts["b00"] != 500 || counts["b01"] != 500 {
 		t.Errorf("want 500 each, got %v", counts)
@@ -43,7 +43,7 @@ func TestLeastConnections_BurstSpreads(t *testing.T) {
 	p.Set(backends(4))
 	taken := map[string]int{}
 	for range 100 {
-		taken[p.Take(LeastConnections, nil).ID]++
+		taken[p.Take(Ask{Policy: LeastConnections}).ID]++
 	}
 	for _, b := range backends(4) {
 		if n := taken[b.ID]; n != 25 {
@@ -57,29 +57,29 @@ func TestTake_FailedBackendRestsAndReturns(t *testing.T) {
 	now := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	p := NewPool(now)
 	p.Set(backends(2))
-	first := p.Take(RoundRobin, nil)
-	first.Done(true)
+	first := p.Take(Ask{Policy: RoundRobin})
+	first.Done(Failed)
 	for range 4 {
-		l := p.Take(RoundRobin, nil)
+		l := p.Take(Ask{Policy: RoundRobin})
 		if l.ID == first.ID {
 			t.Fatal("a backend that just failed must rest while another is there")
 		}
-		l.Done(false)
+		l.Done(Success)
 	}
-	if l := p.Take(RoundRobin, map[string]bool{"b00": true, "b01": true}); l != nil {
+	if l := p.Take(Ask{Policy: RoundRobin, Not: map[string]bool{"b00": true, "b01": true}}); l != nil {
 		t.Error("a tried backend must not be tried again")
 	}
-	if l := p.Take(RoundRobin, map[string]bool{"b01": true}); l == nil || l.ID != "b00" {
+	if l := p.Take(Ask{Policy: RoundRobin, Not: map[string]bool{"b01": true}}); l == nil || l.ID != "b00" {
 		t.Error("the only backend left is used although it rests")
 	} else {
-		l.Done(true)
+		l.Done(Failed)
 	}
 	now.Advance(Rest)
 	seen := map[string]bool{}
 	for range 2 {
-		l := p.Take(RoundRobin, nil)
+		l := p.Take(Ask{Policy: RoundRobin})
 		seen[l.ID] = true
-		l.Done(false)
+		l.Done(Success)
 	}
 	if !seen["b00"] {
 		t.Error("a backend must come back after its rest")
@@ -110,12 +110,12 @@ func TestPool_CountsMatchLeases(t *testing.T) {
 				p.Set(backends(rapid.IntRange(1, 5).Draw(t, "backends")))
 			case 1, 2:
 				policy := rapid.SampledFrom([]Policy{RoundRobin, LeastConnections}).Draw(t, "policy")
-				if l := p.Take(policy, nil); l != nil {
+				if l := p.Take(Ask{Policy: policy}); l != nil {
 					open = append(open, l)
 				}
 			case 3:
 				if len(open) > 0 {
-					open[0].Done(rapid.Bool().Draw(t, "failed"))
+					open[0].Done(rapid.SampledFrom([]Outcome{Success, Neutral, Failed, Busy(time.Second)}).Draw(t, "outcome"))
 					open = open[1:]
 				}
 			}

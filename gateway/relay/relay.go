@@ -68,29 +68,40 @@ type errBackend struct {
 func (e *errBackend) Error() string { return e.err.Error() }
 func (e *errBackend) Unwrap() error { return e.err }
 
-// Exchange answers the client. It always writes a response unless the client has left.
-func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, req Request, pool *balance.Pool, policy balance.Policy) Outcome {
+// Exchange answers the client by a backend of the pool; ask says which one to prefer. It always writes a response unless the client has left.
+func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, req Request, pool *balance.Pool, ask balance.Ask) Outcome {
 	x := &exchange{relay: r, w: w, in: in, req: req, began: time.Now()}
 	body, err := req.AskUsage()
 	if err != nil {
 		WriteError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
 		return Outcome{Status: http.StatusBadRequest, End: store.EndRefused}
 	}
-	tried := map[string]bool{}
+	ask.Not, ask.Stream = map[string]bool{}, req.Stream
 	var last *errBackend
 	for x.out.Tries < maxTries {
-		lease := pool.Take(policy, tried)
+		lease := pool.Take(ask)
 		if lease == nil {
 			break
 		}
-		tried[lease.ID] = true
+		ask.Not[lease.ID] = true
+		x.lease = lease
 		x.out.Tries++
 		x.out.Backend = lease.ID
 		err := x.try(lease.Addr, body)
 		var retry *errBackend
 		isRetry := errors.As(err, &retry)
-		// A backend that says it is full answers in good health: only silence and faults make it rest.
-		lease.Done(isRetry && in.Context().Err() == nil && retry.status != http.StatusTooManyRequests)
+		switch {
+		case in.Context().Err() != nil:
+			lease.Done(balance.Neutral)
+		case isRetry && retry.status == http.StatusTooManyRequests:
+			lease.Done(balance.Busy(0))
+		case isRetry, x.out.End == store.EndUpstreamCut:
+			lease.Done(balance.Failed)
+		case x.out.End == store.EndDone:
+			lease.Done(balance.Success)
+		default:
+			lease.Done(balance.Neutral)
+		}
 		if in.Context().Err() != nil && x.out.End != store.EndDone {
 			x.out.End = store.EndClientGone
 			if !x.headersSent {
@@ -113,6 +124,7 @@ type exchange struct {
 	w           http.ResponseWriter
 	in          *http.Request
 	req         Request
+	lease       *balance.Lease // the one being tried
 	began       time.Time
 	headersSent bool
 	out         Outcome
@@ -253,6 +265,7 @@ func (x *exchange) stream(resp *http.Response) error {
 				if !sent {
 					sent = true
 					x.out.FirstByte = time.Since(x.began)
+					x.lease.FirstByte()
 				}
 			}
 			event = event[:0]

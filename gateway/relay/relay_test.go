@@ -49,7 +49,7 @@ func front(t *testing.T, backends ...http.HandlerFunc) *gateway {
 			WriteError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
 			return
 		}
-		g.outcomes <- r.Exchange(w, in, req, g.pool, balance.RoundRobin)
+		g.outcomes <- r.Exchange(w, in, req, g.pool, balance.Ask{Policy: balance.RoundRobin})
 	}))
 	t.Cleanup(s.Close)
 	g.url = s.URL + "/v1/chat/completions"
@@ -221,8 +221,8 @@ func TestExchange_NobodyAnswers(t *testing.T) {
 func TestExchange_AddressThatIsNoneCostsOneTry(t *testing.T) {
 	t.Parallel()
 	g := front(t, whole(`{"id":"x"}`))
-	live := g.pool.Take(balance.RoundRobin, nil)
-	live.Done(false)
+	live := g.pool.Take(balance.Ask{Policy: balance.RoundRobin})
+	live.Done(balance.Neutral)
 	g.pool.Set([]balance.Backend{{ID: "a", Addr: "no address"}, {ID: "b", Addr: live.Addr}})
 	tries := 0
 	for range 2 { // one of the two is sent to the bad address first

@@ -62,11 +62,11 @@ func (registry) Live(ctx context.Context, name string, index uint64) ([]discover
 }
 
 func hasBackend(target Target) bool {
-	lease := target.Pool.Take(balance.RoundRobin, nil)
+	lease := target.Pool.Take(balance.Ask{Policy: balance.RoundRobin})
 	if lease == nil {
 		return false
 	}
-	lease.Done(false)
+	lease.Done(balance.Neutral)
 	return true
 }
 

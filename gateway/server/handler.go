@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
 	"github.com/heteroflow/heteroflow/internal/auth"
@@ -189,7 +190,7 @@ func (h *handler) serveCompletion(operation string) func(http.ResponseWriter, *h
 			return
 		}
 		h.metrics.inFlight.Inc()
-		outcome := h.relay.Exchange(w, r, req, target.Pool, target.Policy)
+		outcome := h.relay.Exchange(w, r, req, target.Pool, balance.Ask{Policy: target.Policy})
 		h.metrics.inFlight.Dec()
 		took := time.Since(began)
 		h.metrics.observe(target.Model, outcome, took.Seconds())
