@@ -57,7 +57,7 @@ func (s *Store) PutJob(ctx context.Context, j Job) (Job, error) {
 }
 
 // PutJobReserving is PutJob and Reserve in one transaction: both or neither. ErrJobChanged tells a conflict about the
-// job from one about its reservation.
+// job from one about its reservation. Everybody sees it at once, but it is on disk only after the next Flush.
 func (s *Store) PutJobReserving(ctx context.Context, j Job, r Reservation) (Job, error) {
 	j, err := s.preparedJob(j)
 	if err == nil {
@@ -67,7 +67,7 @@ func (s *Store) PutJobReserving(ctx context.Context, j Job, r Reservation) (Job,
 		return Job{}, err
 	}
 	version := j.Version
-	err = s.inTx(ctx, func(q *sqlgen.Queries) error {
+	err = s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
 		j.Version = version
 		if err := putJob(ctx, q, &j); err != nil {
 			return err

@@ -70,6 +70,13 @@ func (postgresDialect) relaxed() relaxation {
 	return relaxation{inside: "SET LOCAL synchronous_commit = off"}
 }
 
+// flush is a transaction that does wait for the disk: what came before it in the log is on disk then, too. It has to
+// write something, or the server has nothing to wait for.
+func (postgresDialect) flush(ctx context.Context, s *Store) error {
+	_, err := s.write.ExecContext(ctx, "SELECT pg_logical_emit_message(true, 'heteroflow', '')")
+	return err
+}
+
 func (postgresDialect) again(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e) && (e.Code == codeSerializationFailure || e.Code == codeDeadlockDetected)

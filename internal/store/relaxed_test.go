@@ -47,6 +47,21 @@ func TestSQLite_RelaxedForOneTransaction(t *testing.T) {
 	}
 }
 
+func TestSQLite_FlushTellsThatTheLogCannotBeSynced(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state.db")
+	d := sqliteDialect{path: path}
+	if err := d.flush(t.Context(), nil); err != nil {
+		t.Errorf("nothing written yet: %v", err)
+	}
+	if err := os.Mkdir(path+"-wal", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.flush(t.Context(), nil); err == nil {
+		t.Error("no error")
+	}
+}
+
 func TestSQLite_CopiesItsLogBesideTheWork(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")

@@ -37,6 +37,14 @@ func (s *Store) inRelaxedTx(ctx context.Context, do func(q *sqlgen.Queries) erro
 	})
 }
 
+// Flush waits until all that was committed before the call is on disk, relaxed or not.
+func (s *Store) Flush(ctx context.Context) error {
+	if err := s.dialect.flush(ctx, s); err != nil {
+		return fmt.Errorf("bring the database's log to disk: %w", err)
+	}
+	return nil
+}
+
 // relaxation is the statements that relax a transaction; empty ones are left out.
 type relaxation struct{ before, inside, after string }
 

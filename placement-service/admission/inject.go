@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"cmp"
+	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -160,6 +162,21 @@ func writeTask(t map[string]any, in GroupInjection) {
 			config["grant"] = g.Token
 		}
 	}
+}
+
+// TenantOf is the tenant whose grant of this key a job of Nomad carries, empty when it carries none that is its own: a
+// grant names its job, so that a copy says nothing.
+func TenantOf(job Tree, key ed25519.PrivateKey) string {
+	public, _ := key.Public().(ed25519.PublicKey)
+	for _, g := range objects(job, "TaskGroups") {
+		for _, t := range objects(g, "Tasks") {
+			token, _ := getMap(t, "Config")["grant"].(string)
+			if read, err := grant.Parse(token, public); err == nil && read.Namespace == cmp.Or(getString(job, "Namespace"), "default") && read.Covers(getString(job, "ID")) {
+				return read.Tenant
+			}
+		}
+	}
+	return ""
 }
 
 // device is the device block of a plan in the form of Nomad's API.

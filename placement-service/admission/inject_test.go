@@ -222,6 +222,28 @@ func TestInject_Grant(t *testing.T) {
 	}
 }
 
+func TestTenantOf(t *testing.T) {
+	t.Parallel()
+	out, _ := admit(t, parse(t, fmt.Sprintf(oneShare, 1, "x", "20GiB")))
+	if got := TenantOf(out, testKey); got != "research" {
+		t.Errorf("tenant %q", got)
+	}
+	other, err := grant.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := TenantOf(out, other); got != "" {
+		t.Errorf("tenant %q by another key", got)
+	}
+	set(out, "ID", "copy")
+	if got := TenantOf(out, testKey); got != "" {
+		t.Errorf("tenant %q of a job with a copied grant", got)
+	}
+	if got := TenantOf(Tree{"ID": "plain"}, testKey); got != "" {
+		t.Errorf("tenant %q of a job without a grant", got)
+	}
+}
+
 // Only a job of which Nomad makes others has a grant for those: the name of any job may look like a child's.
 func TestSign_Children(t *testing.T) {
 	t.Parallel()

@@ -13,6 +13,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/embedded"
+	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/server"
 )
 
@@ -161,6 +162,36 @@ func TestRoundTheService_IsAdopted(t *testing.T) {
 	}
 	s.runs("big", 1)
 	eventually(t, "the job is shown as stopped", func() bool { return s.tree("/api/v1/jobs/sneaky")["state"] == "stopped" })
+}
+
+// The machine lost power between Nomad's answer and the disk: the row is gone, the job carries its grant.
+func TestLostRow_JobIsFoundAgainWithItsTenant(t *testing.T) {
+	t.Parallel()
+	url := "sqlite://" + t.TempDir() + "/state.db"
+	s, e := start(t, one(), database(url))
+	s.register(share("llm", 1, "20GiB"))
+	s.runs("llm", 1)
+	want := s.tree("/api/v1/jobs/llm")["tenant"]
+	s.stop()
+	db, err := store.Open(t.Context(), url, logger(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{db.Release(t.Context(), "default", "llm"), db.DeleteJob(t.Context(), "default", "llm"), db.Close()} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s = startService(t, e.Addr(), database(url))
+	eventually(t, "the job is shown", func() bool { return len(s.items("/api/v1/jobs")) == 1 })
+	if got := s.tree("/api/v1/jobs/llm")["tenant"]; got != want || want == nil || want == "" {
+		t.Errorf("tenant %v, want %v", got, want)
+	}
+	eventually(t, "the ledger counts what it holds", func() bool { return s.usedUnits() == 20 })
+	if out := s.register(share("llm", 1, "20GiB")); strings.Contains(out.Warnings, "waits") {
+		t.Errorf("the same job again: %+v", out)
+	}
+	s.runs("llm", 1)
 }
 
 func TestLostNode_JobIsPlacedAnew(t *testing.T) {

@@ -121,7 +121,10 @@ func (s *Submitter) Adopt(ctx context.Context, key watch.JobKey) error {
 		return err
 	}
 	row.SpecHash, row.State, row.Priority = hash, store.JobSubmitted, priorityOf(clean)
-	row.Tenant, row.ReasonCode, row.Reason = s.tenantOfParent(ctx, key, stored), "adopted", "the job did not come through the service; what it holds is counted"
+	row.Tenant, row.ReasonCode, row.Reason = admission.TenantOf(stored, s.Key), "adopted", "the job is not in the books of the service; what it holds is counted"
+	if row.Tenant == "" {
+		row.Tenant = s.tenantOfParent(ctx, key, stored)
+	}
 	if _, err = s.Store.PutJob(ctx, row); errors.Is(err, store.ErrConflict) {
 		return nil
 	}

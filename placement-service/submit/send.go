@@ -28,8 +28,18 @@ func (s *Submitter) send(ctx context.Context, sub submission, row store.Job, fou
 			return Result{}, err
 		}
 	}
+	kept := make(chan error, 1)
+	if found.decision == nil {
+		kept <- nil
+	} else {
+		go func() { kept <- s.Store.Flush(ctx) }() // while Nomad works; nobody is answered before both are done
+	}
 	answer, err := s.nomadRegister(ctx, sub, found)
+	lost := <-kept
 	switch {
+	case err == nil && lost != nil:
+		_, err = s.sent(ctx, sub, row, found, answer)
+		return Result{}, errors.Join(err, &Unavailable{Part: "the database's disk", Err: lost, Changed: "Nomad has the job already"})
 	case err == nil:
 		return s.sent(ctx, sub, row, found, answer)
 	case nomadapi.IsAnswer(err), isEnforced(sub.env):

@@ -112,14 +112,19 @@ type Forbidden struct{ Text string }
 
 func (e *Forbidden) Error() string { return e.Text }
 
-// Unavailable says that a part that is needed does not answer; nothing was changed.
+// Unavailable says that a part that is needed does not answer.
 type Unavailable struct {
-	Part string
-	Err  error
+	Part    string
+	Err     error
+	Changed string // what was done all the same, so that trying again changes nothing; empty when nothing was
 }
 
 func (e *Unavailable) Error() string {
-	return fmt.Sprintf("%s cannot be reached, nothing was changed: try again (%v)", e.Part, e.Err)
+	changed := e.Changed
+	if changed == "" {
+		changed = "nothing was changed"
+	}
+	return fmt.Sprintf("%s cannot be reached, %s: try again (%v)", e.Part, changed, e.Err)
 }
 
 func (e *Unavailable) Unwrap() error { return e.Err }

@@ -48,6 +48,7 @@ func testJobs(t *testing.T, open Open) {
 
 	ok(t, s.DeleteJob(ctx, "default", "llm"))
 	wantErr(t, s.DeleteJob(ctx, "default", "llm"), store.ErrNotFound)
+	ok(t, s.Flush(ctx))
 	t.Run("one winner", func(t *testing.T) { jobsOneWinner(t, s) })
 	t.Run("lists", func(t *testing.T) { jobsLists(t, open(t)) })
 	t.Run("queue", func(t *testing.T) { jobsQueue(t, open(t)) })
