@@ -163,6 +163,7 @@ type Ulimit struct {
 // State is what the daemon says of one container.
 type State struct {
 	Running   bool
+	PID       int // of its first process, as its daemon counts them; 0 when it does not run
 	ExitCode  int
 	OOMKilled bool
 	Error     string
@@ -184,17 +185,6 @@ type Found struct {
 	StateDir   string // label LabelState
 	Running    bool
 	CreatedAt  time.Time
-}
-
-// Sample is one reading of a container's use. Nil is what the daemon does not report.
-type Sample struct {
-	At                              time.Time
-	CPUTotalNS, CPUUserNS, CPUSysNS uint64
-	OnlineCPUs                      int
-	ThrottledPeriods, ThrottledNS   uint64
-	MemoryUsage                     uint64 // bytes, without the page cache that can be given back
-	MemoryCache, MemoryRSS          *uint64
-	MemoryMax                       *uint64
 }
 
 // ExecSpec is a command to run inside a container.

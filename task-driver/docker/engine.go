@@ -19,6 +19,7 @@ import (
 	"github.com/docker/docker/client"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/task-driver/cgroup"
 )
 
 // Engine is one Docker daemon. It is safe for concurrent use.
@@ -161,7 +162,7 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 	var s State
 	if got.ContainerJSONBase != nil && got.State != nil {
 		s = State{
-			Running: got.State.Running || got.State.Restarting, ExitCode: got.State.ExitCode,
+			Running: got.State.Running || got.State.Restarting, PID: got.State.Pid, ExitCode: got.State.ExitCode,
 			OOMKilled: got.State.OOMKilled, Error: got.State.Error,
 			StartedAt: parseTime(got.State.StartedAt), EndedAt: parseTime(got.State.FinishedAt),
 		}
@@ -256,8 +257,8 @@ func (e *Engine) List(ctx context.Context, label, value string) ([]Found, error)
 	return out, nil
 }
 
-// Sample reads the container's use once.
-func (e *Engine) Sample(ctx context.Context, id string) (Sample, error) {
+// Use asks the daemon what the container has used. It costs the daemon and this process many times what cgroup.Group.Read does.
+func (e *Engine) Use(ctx context.Context, id string) (cgroup.Use, error) {
 	read := e.cli.ContainerStatsOneShot
 	if versions.LessThan(e.cli.ClientVersion(), "1.41") {
 		read = func(ctx context.Context, id string) (container.StatsResponseReader, error) {
@@ -266,14 +267,14 @@ func (e *Engine) Sample(ctx context.Context, id string) (Sample, error) {
 	}
 	got, err := read(ctx, id)
 	if err != nil {
-		return Sample{}, e.fault("read container statistics", err)
+		return cgroup.Use{}, e.fault("read container statistics", err)
 	}
 	defer got.Body.Close() //nolint:errcheck // one document
 	var s stats
 	if err := json.NewDecoder(io.LimitReader(got.Body, 8<<20)).Decode(&s); err != nil {
-		return Sample{}, fmt.Errorf("read container statistics: %w", err)
+		return cgroup.Use{}, fmt.Errorf("read container statistics: %w", err)
 	}
-	return s.sample(), nil
+	return s.use(), nil
 }
 
 // Exec runs a command in a running container and returns its exit code. stdin may be nil; with a terminal all

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/heteroflow/heteroflow/task-driver/cgroup"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/docker/dockertest"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
@@ -57,6 +58,7 @@ func TestEngine(t *testing.T) {
 		suite(t, fake.Host)
 	})
 	t.Run("real", func(t *testing.T) { suite(t, dockertest.Real(t)) })
+	t.Run("real, statistics of the kernel", func(t *testing.T) { kernelStatistics(t, dockertest.Real(t)) })
 }
 
 func suite(t *testing.T, host string) {
@@ -180,15 +182,64 @@ func suite(t *testing.T, host string) {
 	t.Run("much output at once", func(t *testing.T) { suiteFlood(t, ctx, e, host) })
 	t.Run("statistics", func(t *testing.T) {
 		id := start(t, "sleep")
-		s, err := e.Sample(ctx, id)
+		s, err := e.Use(ctx, id)
 		if err != nil || s.At.IsZero() {
-			t.Fatalf("sample = %+v, %v", s, err)
+			t.Fatalf("use = %+v, %v", s, err)
 		}
 	})
 	t.Run("exec", func(t *testing.T) {
 		id := start(t, "sleep")
 		suiteExec(t, ctx, e, id)
 	})
+}
+
+// kernelStatistics compares what the daemon says of a container that waits with what the kernel does.
+func kernelStatistics(t *testing.T, host string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	e, err := docker.Dial(host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := e.Create(ctx, docker.Container{Name: "hf-suite-statistics", Image: dockertest.Image, Command: []string{"sleep"}, NetworkMode: "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(e.Remove(context.Background(), id), e.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := e.Start(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	state, err := e.State(ctx, id)
+	if err != nil || state.PID <= 0 {
+		t.Fatalf("state = %+v, %v", state, err)
+	}
+	group, err := cgroup.Of("/sys/fs/cgroup", "/proc", state.PID, id)
+	if err != nil {
+		t.Skipf("the daemon's control groups cannot be read here: %v", err)
+	}
+	theirs, err := e.Use(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := group.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ours.CPUTotalNS < theirs.CPUTotalNS || ours.MemoryMax != nil && theirs.MemoryMax != nil && *ours.MemoryMax < *theirs.MemoryMax {
+		t.Errorf("the kernel counts %+v, the daemon said before %+v", ours, theirs)
+	}
+	for what, pair := range map[string][2]*uint64{
+		"resident memory": {ours.MemoryRSS, theirs.MemoryRSS}, "cache": {ours.MemoryCache, theirs.MemoryCache}, "usage": {&ours.MemoryUsage, &theirs.MemoryUsage},
+	} {
+		const slack = 4 << 20 // a moment lies between the two
+		if mine, other := pair[0], pair[1]; (mine == nil) != (other == nil) || mine != nil && max(*mine, *other)-min(*mine, *other) > slack {
+			t.Errorf("%s: the kernel counts %+v, the daemon %+v", what, ours, theirs)
+		}
+	}
 }
 
 // suiteFlood reads a burst of output through a follower: every line once, in order.

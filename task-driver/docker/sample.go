@@ -1,6 +1,10 @@
 package docker
 
-import "time"
+import (
+	"time"
+
+	"github.com/heteroflow/heteroflow/task-driver/cgroup"
+)
 
 // stats is the part of the daemon's statistics that is read. The whole is several kilobytes, once a second and task: what
 // is not named here is skipped and not kept.
@@ -12,7 +16,6 @@ type stats struct {
 			User   uint64 `json:"usage_in_usermode"`
 			Kernel uint64 `json:"usage_in_kernelmode"`
 		} `json:"cpu_usage"`
-		Online    int `json:"online_cpus"`
 		Throttled struct {
 			Periods uint64 `json:"throttled_periods"`
 			TimeNS  uint64 `json:"throttled_time"`
@@ -22,25 +25,24 @@ type stats struct {
 		Usage uint64 `json:"usage"`
 		Max   uint64 `json:"max_usage"` // cgroup v1
 		Parts struct {
-			Cache         *uint64 `json:"cache"` // cgroup v1, as the two below
-			RSS           *uint64 `json:"rss"`
-			TotalInactive *uint64 `json:"total_inactive_file"`
-			File          *uint64 `json:"file"` // cgroup v2, as the next
-			Anon          *uint64 `json:"anon"`
-			Inactive      *uint64 `json:"inactive_file"` // both
+			Cache  *uint64 `json:"cache"` // cgroup v1, as the two below
+			RSS    *uint64 `json:"rss"`
+			Swap   *uint64 `json:"swap"`
+			File   *uint64 `json:"file"` // cgroup v2, as the next
+			Anon   *uint64 `json:"anon"`
+			Kernel *uint64 `json:"kernel"`
 		} `json:"stats"`
 	} `json:"memory_stats"`
 }
 
-func (s stats) sample() Sample {
+// use is the statistics as the daemon read them from the container's control group.
+func (s stats) use() cgroup.Use {
 	parts := s.Memory.Parts
-	out := Sample{
+	out := cgroup.Use{
 		At: s.Read.UTC(), CPUTotalNS: s.CPU.Usage.Total, CPUUserNS: s.CPU.Usage.User, CPUSysNS: s.CPU.Usage.Kernel,
-		OnlineCPUs: s.CPU.Online, ThrottledPeriods: s.CPU.Throttled.Periods, ThrottledNS: s.CPU.Throttled.TimeNS,
+		ThrottledPeriods: s.CPU.Throttled.Periods, ThrottledNS: s.CPU.Throttled.TimeNS,
 		MemoryUsage: s.Memory.Usage, MemoryCache: first(parts.Cache, parts.File), MemoryRSS: first(parts.RSS, parts.Anon),
-	}
-	if idle := first(parts.TotalInactive, parts.Inactive); idle != nil && *idle < out.MemoryUsage {
-		out.MemoryUsage -= *idle
+		MemorySwap: parts.Swap, KernelUsage: parts.Kernel,
 	}
 	if s.Memory.Max > 0 {
 		out.MemoryMax = &s.Memory.Max

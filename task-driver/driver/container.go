@@ -18,6 +18,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/task-driver/access"
+	"github.com/heteroflow/heteroflow/task-driver/cgroup"
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
@@ -28,6 +29,8 @@ type dockerRuntime struct {
 	options   *Docker
 	stateDir  string
 	modelsDir string
+	cgroups   string                                                // where the kernel shows control groups
+	procfs    string                                                // and processes
 	probe     func(runtimes, cdiDirs []string) (access.Host, error) // looks at the host
 	log       hclog.Logger
 }
@@ -261,37 +264,60 @@ func (r *dockerRuntime) exec(ctx context.Context, t *task, s *nomadplugin.ExecSt
 }
 
 func (r *dockerRuntime) stats(ctx context.Context, t *task, m *meter) (*driverpb.TaskStats, error) {
-	s, err := r.engine.Sample(ctx, t.record.Container)
+	if m.use == nil {
+		var err error
+		if m.use, err = r.counters(ctx, t.record.Container); err != nil {
+			return nil, err
+		}
+	}
+	use, err := m.use(ctx)
 	if err != nil {
 		return nil, err
 	}
-	at := s.At
+	at := use.At
 	if at.IsZero() {
 		at = time.Now()
 	}
 	const second = float64(time.Second)
-	rate := m.read("", at, float64(s.CPUUserNS)/second, float64(s.CPUSysNS)/second)
-	usage := usageOf(rate, 0, m.mhz)
-	usage.Cpu.ThrottledPeriods, usage.Cpu.ThrottledTime = s.ThrottledPeriods, s.ThrottledNS
+	rate := m.read("", at, float64(use.CPUTotalNS)/second, float64(use.CPUUserNS)/second, float64(use.CPUSysNS)/second)
+	usage := &driverpb.TaskResourceUsage{Cpu: cpuUsage(rate, m.mhz), Memory: containerMemory(use)}
+	usage.Cpu.ThrottledPeriods, usage.Cpu.ThrottledTime = use.ThrottledPeriods, use.ThrottledNS
 	usage.Cpu.MeasuredFields = append(usage.Cpu.MeasuredFields, driverpb.CPUUsage_THROTTLED_PERIODS, driverpb.CPUUsage_THROTTLED_TIME)
-	usage.Memory = containerMemory(s)
 	return taskStats(t.id, at, usage, nil), nil
 }
 
-func containerMemory(s docker.Sample) *driverpb.MemoryUsage {
-	m := &driverpb.MemoryUsage{Usage: s.MemoryUsage, MeasuredFields: []driverpb.MemoryUsage_Fields{driverpb.MemoryUsage_USAGE}}
-	if s.MemoryRSS != nil {
-		m.Rss = *s.MemoryRSS
-		m.MeasuredFields = append(m.MeasuredFields, driverpb.MemoryUsage_RSS)
+// counters are what reads the container's use: the kernel's files, or the daemon where they are not to be had, as when it is on
+// another machine or this process sees no control groups but its own.
+func (r *dockerRuntime) counters(ctx context.Context, id string) (func(context.Context) (cgroup.Use, error), error) {
+	state, err := r.engine.State(ctx, id)
+	if err != nil {
+		return nil, err
 	}
-	if s.MemoryCache != nil {
-		m.Cache = *s.MemoryCache
-		m.MeasuredFields = append(m.MeasuredFields, driverpb.MemoryUsage_CACHE)
+	if state.PID <= 0 {
+		return nil, fmt.Errorf("container %.12s does not run", id)
 	}
-	if s.MemoryMax != nil {
-		m.MaxUsage = *s.MemoryMax
-		m.MeasuredFields = append(m.MeasuredFields, driverpb.MemoryUsage_MAX_USAGE)
+	group, err := cgroup.Of(r.cgroups, r.procfs, state.PID, id)
+	if err != nil {
+		r.log.Debug("statistics are asked of the daemon", "container", id, "error", err)
+		return func(ctx context.Context) (cgroup.Use, error) { return r.engine.Use(ctx, id) }, nil
 	}
+	return func(context.Context) (cgroup.Use, error) { return group.Read() }, nil
+}
+
+func containerMemory(use cgroup.Use) *driverpb.MemoryUsage {
+	m := &driverpb.MemoryUsage{Usage: use.MemoryUsage, MeasuredFields: []driverpb.MemoryUsage_Fields{driverpb.MemoryUsage_USAGE}}
+	tell := func(field driverpb.MemoryUsage_Fields, to, from *uint64) {
+		if from != nil {
+			*to = *from
+			m.MeasuredFields = append(m.MeasuredFields, field)
+		}
+	}
+	tell(driverpb.MemoryUsage_RSS, &m.Rss, use.MemoryRSS)
+	tell(driverpb.MemoryUsage_CACHE, &m.Cache, use.MemoryCache)
+	tell(driverpb.MemoryUsage_SWAP, &m.Swap, use.MemorySwap)
+	tell(driverpb.MemoryUsage_MAX_USAGE, &m.MaxUsage, use.MemoryMax)
+	tell(driverpb.MemoryUsage_KERNEL_USAGE, &m.KernelUsage, use.KernelUsage)
+	tell(driverpb.MemoryUsage_KERNEL_MAX_USAGE, &m.KernelMaxUsage, use.KernelMax)
 	return m
 }
 

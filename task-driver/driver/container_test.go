@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -58,7 +61,7 @@ func TestDocker_Life(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(r.ctx)
 	if err := r.Stats(ctx, j.cfg.Id, time.Millisecond, func(s *driverpb.TaskStats) error {
-		if m := s.AggResourceUsage.Memory; m.Usage != 70<<20 || m.Rss != 60<<20 {
+		if m := s.AggResourceUsage.Memory; m.Usage != 100<<20 || m.Rss != 60<<20 || m.Cache != 30<<20 || m.Swap != 1<<20 || m.MaxUsage != 120<<20 || len(m.MeasuredFields) != 5 {
 			t.Errorf("memory = %v", m)
 		}
 		cancel()
@@ -80,6 +83,56 @@ func TestDocker_Life(t *testing.T) {
 	}
 	if n := fake.Containers(); n != 0 {
 		t.Errorf("%d containers are left", n)
+	}
+}
+
+// Where the container's control group can be read, the daemon is asked once, for the container's process.
+func TestDocker_StatisticsOfTheKernel(t *testing.T) {
+	t.Parallel()
+	r, fake := dockerRig(t, nil)
+	j := r.job(app("sleep"))
+	r.start(j)
+	id := r.task(j.cfg.Id).record.Container
+	root := t.TempDir()
+	group := filepath.Join(root, "sys", "system.slice", "docker-"+id+".scope")
+	files := map[string]string{
+		filepath.Join(root, "proc", strconv.Itoa(os.Getpid()), "cgroup"): "0::/system.slice/docker-" + id + ".scope\n",
+		filepath.Join(group, "memory.current"):                           "104857600\n",
+		filepath.Join(group, "memory.stat"):                              "anon 62914560\nfile 1\n",
+	}
+	cpu := func(usec uint64) {
+		files[filepath.Join(group, "cpu.stat")] = fmt.Sprintf("usage_usec %d\nuser_usec %d\nsystem_usec 0\nnr_throttled 3\nthrottled_usec 5\n", usec, usec)
+		for path, body := range files {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(body), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cpu(1_000_000)
+	runtime := r.runtimes[runtimeDocker].(*dockerRuntime)
+	runtime.cgroups, runtime.procfs = filepath.Join(root, "sys"), filepath.Join(root, "proc")
+	ctx, cancel := context.WithCancel(r.ctx)
+	defer cancel()
+	looks := 0
+	if err := r.Stats(ctx, j.cfg.Id, time.Millisecond, func(s *driverpb.TaskStats) error {
+		use := s.AggResourceUsage
+		if looks++; looks == 1 {
+			if m := use.Memory; m.Usage != 100<<20 || m.Rss != 60<<20 || m.Cache != 1 || use.Cpu.ThrottledPeriods != 3 || use.Cpu.ThrottledTime != 5000 {
+				t.Errorf("use = %v", use)
+			}
+			cpu(3_000_000)
+			return nil
+		}
+		if use.Cpu.Percent <= 0 || use.Cpu.Percent != use.Cpu.UserMode {
+			t.Errorf("after two seconds of processor: %v", use.Cpu)
+		}
+		cancel()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if fake.Asked("/stats") {
+		t.Error("the daemon was asked for statistics")
 	}
 }
 

@@ -132,7 +132,7 @@ func (d *Driver) Configure(msgpack []byte) error {
 			return fmt.Errorf("plugin config: %w", err)
 		}
 		probe := func(runtimes, cdiDirs []string) (access.Host, error) { return access.Probe("/", runtimes, cdiDirs) }
-		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir, modelsDir: s.cache.Dir, probe: probe, log: d.log}
+		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir, modelsDir: s.cache.Dir, cgroups: d.cgroups, procfs: "/proc", probe: probe, log: d.log}
 	}
 	if s.Process.Enabled {
 		runtimes[runtimeProcess] = &processRuntime{options: s.Process, cgroups: d.cgroups, mode: process.Detect(d.cgroups)}

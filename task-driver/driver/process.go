@@ -192,7 +192,7 @@ func (r *processRuntime) stats(_ context.Context, t *task, m *meter) (*driverpb.
 	var rss uint64
 	for _, u := range process.Usages(r.sessions.Of(t.supervised().Task)) {
 		pid := strconv.Itoa(u.PID)
-		byPID[pid] = usageOf(m.read(pid, now, u.UserSeconds, u.SystemSeconds), u.RSSBytes, m.mhz)
+		byPID[pid] = usageOf(m.read(pid, now, u.UserSeconds+u.SystemSeconds, u.UserSeconds, u.SystemSeconds), u.RSSBytes, m.mhz)
 		user, system, rss = user+u.UserSeconds, system+u.SystemSeconds, rss+u.RSSBytes
 	}
 	m.keep(byPID)

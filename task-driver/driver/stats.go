@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
+	"github.com/heteroflow/heteroflow/task-driver/cgroup"
 )
 
 // reading is the CPU use of one thing between two looks; percent 100 is one core.
@@ -16,11 +17,12 @@ type reading struct{ user, system, percent float64 }
 type meter struct {
 	mhz  float64 // of one core; 0 when unknown
 	seen map[string]counter
+	use  func(context.Context) (cgroup.Use, error) // of a container, found at the first look
 }
 
 type counter struct {
-	at           time.Time
-	user, system float64 // seconds
+	at                  time.Time
+	total, user, system float64 // seconds; the total is counted finer than its parts
 }
 
 // newMeter makes a meter. The speed of a core follows from what Nomad says of the task: its MHz and the part of the
@@ -35,16 +37,14 @@ func newMeter(cfg *driverpb.TaskConfig) *meter {
 }
 
 // read notes a counter and returns the rate since the last look, nothing on the first.
-func (m *meter) read(key string, now time.Time, user, system float64) reading {
+func (m *meter) read(key string, now time.Time, total, user, system float64) reading {
 	last, ok := m.seen[key]
-	m.seen[key] = counter{now, user, system}
+	m.seen[key] = counter{now, total, user, system}
 	wall := now.Sub(last.at).Seconds()
-	if !ok || wall <= 0 || user < last.user || system < last.system {
+	if !ok || wall <= 0 || total < last.total || user < last.user || system < last.system {
 		return reading{}
 	}
-	r := reading{user: (user - last.user) / wall * 100, system: (system - last.system) / wall * 100}
-	r.percent = r.user + r.system
-	return r
+	return reading{user: (user - last.user) / wall * 100, system: (system - last.system) / wall * 100, percent: (total - last.total) / wall * 100}
 }
 
 // keep forgets what is gone.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -300,7 +301,7 @@ func (e *Engine) container(w http.ResponseWriter, r *http.Request, id, verb stri
 		answer(w, http.StatusOK, map[string]any{
 			"read":         time.Now().UTC(),
 			"cpu_stats":    map[string]any{"cpu_usage": map[string]any{"total_usage": 3e9, "usage_in_usermode": 2e9, "usage_in_kernelmode": 1e9}, "online_cpus": 2},
-			"memory_stats": map[string]any{"usage": 100 << 20, "stats": map[string]any{"total_inactive_file": 30 << 20, "rss": 60 << 20}},
+			"memory_stats": map[string]any{"usage": 100 << 20, "max_usage": 120 << 20, "stats": map[string]any{"cache": 30 << 20, "rss": 60 << 20, "swap": 1 << 20}},
 		})
 	case verb == "exec":
 		e.newExec(w, r, c)
@@ -346,7 +347,7 @@ func (e *Engine) inspect(w http.ResponseWriter, c *container) {
 		state["Health"] = map[string]any{"Status": e.health, "Log": []any{map[string]any{"Output": "said " + e.health}}}
 	}
 	if c.Running {
-		state["Status"] = "running"
+		state["Status"], state["Pid"] = "running", os.Getpid()
 	} else if c.Started.IsZero() {
 		state["Status"] = "created"
 	}
