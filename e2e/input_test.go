@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/grant"
 )
 
 // Every refusal says what was wrong, where, and what to write instead, and is never a 5xx.
@@ -93,28 +96,36 @@ func (s *suite) bodiesThatAreNoJobs() {
 	}
 }
 
-// A job with an accelerator block that went round the placement service is refused by the driver, which says where
-// to send it.
+// A job that went round the placement service is refused by the driver, which says where to send it: one with an
+// accelerator block, and one that brings a grant of its own making.
 func (s *suite) straightToNomad() {
 	s.t.Helper()
-	var job map[string]any
-	text := s.hcl(probeJob{id: "bypass", args: []string{"hold"}, ask: `memory = "1GiB"`})
-	if err := s.Nomads(http.MethodPost, "/v1/jobs/parse", map[string]any{"JobHCL": text, "Canonicalize": true}, &job); err != nil {
+	own, err := grant.NewKey()
+	if err != nil {
 		s.t.Fatal(err)
 	}
-	if err := s.Nomads(http.MethodPost, "/v1/jobs", map[string]any{"Job": job}, nil); err != nil {
+	forged, err := grant.Grant{ID: "own", Namespace: "default", Job: "forged", Group: "g", Task: "probe", Count: 1, QoS: accel.Gold}.Sign(own)
+	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.Eventually(60*time.Second, "the driver refuses and says where to send it", func() error {
-		for _, a := range s.allocs("bypass") {
-			if state := a.TaskStates["probe"]; state != nil {
-				for _, e := range state.Events {
-					if strings.Contains(e.DisplayMessage, "placement service") {
-						return nil
+	for id, text := range map[string]string{
+		"bypass": s.hcl(probeJob{id: "bypass", args: []string{"hold"}, ask: `memory = "1GiB"`}),
+		"forged": s.hcl(probeJob{id: "forged", args: []string{"hold"}, config: fmt.Sprintf("grant = %q", forged)}),
+	} {
+		s.straight(text)
+		s.Eventually(60*time.Second, "the driver refuses "+id+" and names the placement service", func() error {
+			for _, a := range s.allocs(id) {
+				if state := a.TaskStates["probe"]; state != nil && !state.StartedAt.IsZero() {
+					s.t.Fatalf("%s was started", id)
+				} else if state != nil {
+					for _, e := range state.Events {
+						if strings.Contains(e.DisplayMessage, "placement service") {
+							return nil
+						}
 					}
 				}
 			}
-		}
-		return fmt.Errorf("%s", s.describe("bypass"))
-	})
+			return fmt.Errorf("%s", s.describe(id))
+		})
+	}
 }

@@ -84,7 +84,8 @@ func (c *Cluster) writeAgentConfig(ports []int) {
 	text += fmt.Sprintf(`
 plugin "heteroflow" {
   config {
-    state_dir = %q
+    state_dir        = %q
+    grant_public_key = %q
     docker {
       %s
     }
@@ -104,7 +105,7 @@ plugin "heteroflow-device" {
     %s
   }
 }
-`, filepath.Join(c.Dir, "state"), docker, c.Driver, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"), cmp.Or(c.Period, "1s"), c.Device)
+`, filepath.Join(c.Dir, "state"), c.grantKey(), docker, c.Driver, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"), cmp.Or(c.Period, "1s"), c.Device)
 	if err := os.WriteFile(c.agentConfig(), []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}

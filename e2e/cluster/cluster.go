@@ -211,6 +211,18 @@ func (c *Cluster) NewKey(kind, name string) string {
 	return made.Plaintext
 }
 
+// grantKey is the key that the placement service's grants are checked with, as an administrator reads it.
+func (c *Cluster) grantKey() string {
+	c.t.Helper()
+	var info struct {
+		PublicKey string `json:"public_key"`
+	}
+	c.Eventually(30*time.Second, "the placement service tells the key of its grants", func() error {
+		return c.API(http.MethodGet, "/api/v1/info", nil, &info)
+	})
+	return info.PublicKey
+}
+
 // ReplacePlugin puts another build in the place of a plugin, as a package manager does: what runs keeps the file that it
 // was started from.
 func (c *Cluster) ReplacePlugin(file, program string) {

@@ -45,8 +45,11 @@ func (g Grant) Covers(job string) bool {
 	return job == g.Job || g.Children != "" && strings.HasPrefix(job, g.Job+"/"+string(g.Children)+"-")
 }
 
-// ErrSignature is returned for a token that was not signed by the expected key.
-var ErrSignature = errors.New("grant is not signed by this cluster's placement service")
+// Why no grant is accepted, or not this one.
+var (
+	ErrSignature = errors.New("grant is not signed by this cluster's placement service")
+	ErrNoKey     = errors.New("grant cannot be checked: this node's plugin config has no grant_public_key: write the text that the placement service shows as public_key at /api/v1/info")
+)
 
 const tokenPrefix = "hfg1."
 
@@ -67,26 +70,17 @@ func (g Grant) Sign(key ed25519.PrivateKey) (string, error) {
 	return tokenPrefix + enc.EncodeToString(body) + "." + enc.EncodeToString(ed25519.Sign(key, body)), nil
 }
 
-// Parse reads a token. With a public key it also checks the signature and returns ErrSignature when it does not
-// fit; without one (nil) the content is taken as it is, which suits a node that has not been given the key.
+// Parse reads a token and checks its signature: ErrSignature when it is not the key's, ErrNoKey without a key. What
+// nobody can check is never taken, or every job could write what it may use.
 func Parse(token string, key ed25519.PublicKey) (Grant, error) {
-	rest, ok := strings.CutPrefix(token, tokenPrefix)
-	if !ok {
-		return Grant{}, fmt.Errorf("grant does not start with %q: send the job to the placement service, which writes it", tokenPrefix)
+	if len(key) == 0 {
+		return Grant{}, ErrNoKey
 	}
-	bodyText, sigText, ok := strings.Cut(rest, ".")
-	if !ok {
-		return Grant{}, errors.New("grant is cut short: it has no signature")
-	}
-	body, err := base64.RawURLEncoding.DecodeString(bodyText)
+	body, sig, err := open(token)
 	if err != nil {
-		return Grant{}, fmt.Errorf("decode grant: %w", err)
+		return Grant{}, err
 	}
-	sig, err := base64.RawURLEncoding.DecodeString(sigText)
-	if err != nil {
-		return Grant{}, fmt.Errorf("decode grant signature: %w", err)
-	}
-	if key != nil && !ed25519.Verify(key, body, sig) {
+	if !ed25519.Verify(key, body, sig) {
 		return Grant{}, ErrSignature
 	}
 	var g Grant
@@ -94,4 +88,29 @@ func Parse(token string, key ed25519.PublicKey) (Grant, error) {
 		return Grant{}, fmt.Errorf("decode grant: %w", err)
 	}
 	return g, nil
+}
+
+// IsToken reports whether a text has the form of a grant, whoever signed it.
+func IsToken(text string) bool {
+	_, _, err := open(text)
+	return err == nil
+}
+
+// open takes a token apart into what is signed and the signature.
+func open(token string) (body, sig []byte, err error) {
+	rest, ok := strings.CutPrefix(token, tokenPrefix)
+	if !ok {
+		return nil, nil, fmt.Errorf("grant does not start with %q: send the job to the placement service, which writes it", tokenPrefix)
+	}
+	bodyText, sigText, ok := strings.Cut(rest, ".")
+	if !ok {
+		return nil, nil, errors.New("grant is cut short: it has no signature")
+	}
+	if body, err = base64.RawURLEncoding.DecodeString(bodyText); err != nil {
+		return nil, nil, fmt.Errorf("decode grant: %w", err)
+	}
+	if sig, err = base64.RawURLEncoding.DecodeString(sigText); err != nil {
+		return nil, nil, fmt.Errorf("decode grant signature: %w", err)
+	}
+	return body, sig, nil
 }

@@ -18,7 +18,7 @@ import (
 // Config is the plugin's config block in the agent's configuration.
 type Config struct {
 	StateDir       string   `codec:"state_dir"`
-	GrantPublicKey string   `codec:"grant_public_key"` // base64 of an Ed25519 public key; empty: grants are not verified
+	GrantPublicKey string   `codec:"grant_public_key"` // base64 of an Ed25519 public key; empty: no grant is accepted
 	OrphanAfter    string   `codec:"orphan_after"`
 	Docker         *Docker  `codec:"docker"`
 	Process        *Process `codec:"process"`
@@ -55,7 +55,7 @@ func configSchema() *hclspec.Spec {
 // settings is a Config that has been checked.
 type settings struct {
 	Config
-	key         ed25519.PublicKey // nil: grants are taken as they are
+	key         ed25519.PublicKey // nil: no grant is accepted
 	orphanAfter time.Duration     // 0: never
 	order       share.Order
 	overuse     bronze.Policy

@@ -57,7 +57,7 @@ func (d *Driver) Fingerprint(ctx context.Context, send func(*driverpb.Fingerprin
 
 // look asks every runtime. An attribute that no longer holds is sent empty, which deletes it on the node.
 func (d *Driver) look(ctx context.Context) *driverpb.FingerprintResponse {
-	_, runtimes := d.current()
+	s, runtimes := d.current()
 	attrs := map[string]string{"version": d.version, "runtime.docker": "", "runtime.docker.version": "", "runtime.process": "", "runtime.process.limits": ""}
 	var usable, problems []string
 	if system.GOOS != "linux" { // nothing can be supervised; the driver's error for a start says the same
@@ -87,10 +87,11 @@ func (d *Driver) look(ctx context.Context) *driverpb.FingerprintResponse {
 		f.Attributes["driver."+Name+"."+name] = &structspb.Attribute{Value: &structspb.Attribute_StringVal{StringVal: value}}
 	}
 	switch {
-	case len(usable) > 0 && len(problems) == 0:
-		f.HealthDescription = "ready: " + strings.Join(usable, ", ")
 	case len(usable) > 0:
-		f.HealthDescription = "ready: " + strings.Join(usable, ", ") + "; " + strings.Join(problems, "; ")
+		if s.key == nil {
+			problems = append(problems, "grants are refused: the plugin's config has no grant_public_key")
+		}
+		f.HealthDescription = strings.Join(append([]string{"ready: " + strings.Join(usable, ", ")}, problems...), "; ")
 	case len(problems) > 0:
 		f.Health, f.HealthDescription = driverpb.FingerprintResponse_UNHEALTHY, strings.Join(problems, "; ")
 	case system.GOOS != "linux":

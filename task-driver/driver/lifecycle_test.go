@@ -3,7 +3,6 @@ package driver
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -144,7 +143,7 @@ func TestStart_FailureLeavesNothing(t *testing.T) {
 func TestStart_Refusals(t *testing.T) {
 	t.Parallel()
 	key := testKey(t)
-	r := newRig(t, map[string]any{"process": map[string]any{"enabled": false}, "grant_public_key": base64.StdEncoding.EncodeToString(key.Public().(ed25519.PublicKey))})
+	r := newRig(t, map[string]any{"process": map[string]any{"enabled": false}, "grant_public_key": base64.StdEncoding.EncodeToString(publicOf(key))})
 	r2 := newRig(t, nil)
 	for name, c := range map[string]struct {
 		rig    *rig
@@ -154,7 +153,10 @@ func TestStart_Refusals(t *testing.T) {
 	}{
 		"process switched off": {r, shell("true"), nil, "process { enabled = true }"},
 		"docker switched off":  {r, map[string]any{"image": "x"}, nil, "docker { enabled = true }"},
-		"not admitted":         {r2, map[string]any{"runtime": "process", "command": "x", "accelerator": map[string]any{"memory": "1GiB"}}, nil, "was not admitted"},
+		"a grant, and no key": {r2, map[string]any{"runtime": "process", "command": "x", "grant": sign(t, key, granted())}, func(c *driverpb.TaskConfig) {
+			c.DeviceEnv = reserve(t, slicesOf(accel.NVIDIA, "GPU-1", 0, 20))
+		}, grant.ErrNoKey.Error()},
+		"not admitted": {r2, map[string]any{"runtime": "process", "command": "x", "accelerator": map[string]any{"memory": "1GiB"}}, nil, "was not admitted"},
 		"a volume_mount": {r2, shell("true"), func(c *driverpb.TaskConfig) {
 			c.Mounts = []*driverpb.Mount{{HostPath: "/srv", TaskPath: "/srv"}}
 		}, "cannot mount volumes"},
@@ -530,8 +532,8 @@ func TestSweep_RemovesWhatNobodyAsksFor(t *testing.T) {
 
 func TestSecrets_StayOutOfLogsAndState(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil)
 	key := testKey(t)
+	r := newRig(t, map[string]any{"grant_public_key": base64.StdEncoding.EncodeToString(publicOf(key))})
 	g := granted()
 	g.MemoryMiB, g.Vendors = 1024, nil
 	token := sign(t, key, g)
@@ -569,7 +571,7 @@ func TestFingerprint_Process(t *testing.T) {
 		done <- r.Fingerprint(ctx, func(f *driverpb.FingerprintResponse) error { first <- f; return nil })
 	}()
 	f := <-first
-	if f.Health != driverpb.FingerprintResponse_HEALTHY || f.HealthDescription != "ready: process" {
+	if f.Health != driverpb.FingerprintResponse_HEALTHY || f.HealthDescription != "ready: process; grants are refused: the plugin's config has no grant_public_key" {
 		t.Errorf("health = %v %q", f.Health, f.HealthDescription)
 	}
 	for name, want := range map[string]string{"version": "0.1.0", "runtime.process": "true", "runtime.process.limits": "none", "runtime.docker": ""} {
@@ -593,6 +595,14 @@ func TestFingerprint_NothingSwitchedOn(t *testing.T) {
 	r := newRig(t, map[string]any{"process": map[string]any{"enabled": false}})
 	if f := r.look(r.ctx); f.Health != driverpb.FingerprintResponse_UNDETECTED {
 		t.Errorf("health = %v %q", f.Health, f.HealthDescription)
+	}
+}
+
+func TestFingerprint_SaysThatGrantsAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, map[string]any{"grant_public_key": base64.StdEncoding.EncodeToString(publicOf(testKey(t)))})
+	if f := r.look(r.ctx); f.HealthDescription != "ready: process" {
+		t.Errorf("with a key: %q", f.HealthDescription)
 	}
 }
 

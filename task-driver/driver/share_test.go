@@ -136,6 +136,82 @@ func TestAdmit_EnvIsNeverTrusted(t *testing.T) {
 	}
 }
 
+// A job can write what it likes into its config, its env, its meta (which Nomad turns into env and into its config) and, once
+// dispatched, its name. None of it gets a card, or more of one, than Nomad reserved and the cluster's key signed.
+func TestAdmit_ForgedGrants(t *testing.T) {
+	t.Parallel()
+	key, own := testKey(t), testKey(t)
+	much := granted()
+	much.MemoryMiB, much.ComputePct, much.QoS, much.Count = 0, 0, accel.Gold, 8
+	child := granted()
+	child.Children = grant.Dispatched
+	unsigned := sign(t, own, much)
+	unsigned = unsigned[:strings.LastIndex(unsigned, ".")+1]
+	type node struct {
+		key     ed25519.PublicKey
+		require bool
+	}
+	nodes := map[string]node{"no key": {}, "a key": {key: publicOf(key)}, "grants required": {publicOf(key), true}}
+	paths := map[string]func(*driverpb.TaskConfig, *TaskConfig){
+		"its own key":  func(_ *driverpb.TaskConfig, tc *TaskConfig) { tc.Grant = sign(t, own, much) },
+		"no signature": func(_ *driverpb.TaskConfig, tc *TaskConfig) { tc.Grant = unsigned },
+		"what was signed, and more": func(_ *driverpb.TaskConfig, tc *TaskConfig) {
+			tc.Grant = unsigned + strings.SplitN(sign(t, key, granted()), ".", 3)[2]
+		},
+		"with an accelerator block": func(_ *driverpb.TaskConfig, tc *TaskConfig) {
+			tc.Accelerator, tc.Grant = &accel.Block{}, sign(t, own, much)
+		},
+		"its own key, named like a child": func(c *driverpb.TaskConfig, tc *TaskConfig) {
+			c.JobId, tc.Grant = "llm/dispatch-1-2", sign(t, own, child)
+		},
+		"a copy, named like a child": func(c *driverpb.TaskConfig, tc *TaskConfig) {
+			c.JobId, tc.Grant = "llm/dispatch-1-2", sign(t, key, granted())
+		},
+		"a copy, with a parent in its env": func(c *driverpb.TaskConfig, tc *TaskConfig) {
+			c.JobId, tc.Grant = "mine", sign(t, key, child)
+			c.Env = map[string]string{"NOMAD_JOB_PARENT_ID": "llm", "NOMAD_JOB_ID": "llm"}
+		},
+		"a child's copy, in another namespace": func(c *driverpb.TaskConfig, tc *TaskConfig) {
+			c.JobId, c.Namespace, tc.Grant = "llm/dispatch-1-2", "other", sign(t, key, child)
+		},
+	}
+	for at, n := range nodes {
+		for by, forge := range paths {
+			t.Run(by+" at a node with "+at, func(t *testing.T) {
+				t.Parallel()
+				cfg, tc := taskOf(reserve(t, slicesOf(accel.NVIDIA, "GPU-1", 0, 20))), TaskConfig{}
+				forge(cfg, &tc)
+				if s, err := admit(cfg, tc, n.key, n.require); err == nil || len(s.cards)+len(s.asks) != 0 {
+					t.Errorf("admitted as %+v, %v", s, err)
+				} else if n.key == nil && !errors.Is(err, grant.ErrNoKey) {
+					t.Errorf("admit: %v", err)
+				}
+			})
+		}
+		t.Run("in env and meta at a node with "+at, func(t *testing.T) {
+			t.Parallel()
+			cfg := taskOf(nil)
+			cfg.Env = reserve(t, whole(accel.NVIDIA, "GPU-1"))
+			for _, name := range []string{"grant", "GRANT", "NOMAD_META_grant", "NOMAD_META_GRANT", "HETEROFLOW_GRANT"} {
+				cfg.Env[name] = sign(t, own, much)
+			}
+			tc := TaskConfig{Env: cfg.Env}
+			s, err := admit(cfg, tc, n.key, n.require)
+			if err != nil || len(s.cards)+len(s.asks) != 0 {
+				t.Errorf("admitted as %+v, %v", s, err)
+			}
+			if env := taskEnv(cfg, tc, s, share.Combined{}); env["NVIDIA_VISIBLE_DEVICES"] != "void" || env[envCards] != "" {
+				t.Errorf("the task sees a card: %v", env)
+			}
+		})
+	}
+	// Slices that Nomad reserved are had without a grant, and no more of them.
+	s, err := admit(taskOf(reserve(t, slicesOf(accel.NVIDIA, "GPU-1", 0, 20))), TaskConfig{}, nil, false)
+	if err != nil || len(s.asks) != 1 || s.asks[0].MemoryMiB != 20480 || s.asks[0].QoS != "" {
+		t.Errorf("device blocks alone, without a key: %+v, %v", s, err)
+	}
+}
+
 func TestAdmit_Accepts(t *testing.T) {
 	t.Parallel()
 	key := testKey(t)

@@ -65,7 +65,7 @@ func (s *settings) settleShares() error {
 		problems = append(problems, fmt.Errorf("hami_library: %q is not absolute: write a full path, for example %q", s.HAMiLibrary, hami.DefaultLibrary))
 	}
 	if s.RequireGrant && s.key == nil {
-		problems = append(problems, errors.New("require_grant: it needs grant_public_key, or anybody could write a grant: write the text that the placement service shows as public_key at /api/v1/info"))
+		problems = append(problems, errors.New("require_grant: it needs grant_public_key, without which no grant is accepted: write the text that the placement service shows as public_key at /api/v1/info"))
 	}
 	return errors.Join(problems...)
 }
