@@ -1,0 +1,142 @@
+package session
+
+import "time"
+
+// Pin says which backend a session's last request was sent to.
+type Pin struct {
+	Key     Key
+	Backend string
+	At      time.Time // when it was sent there, within a quarter of a pin's life
+}
+
+// Table remembers pins. It holds at most so many, the latest used, and none that was not used for a while. It is not
+// safe for concurrent use.
+type Table struct {
+	size int
+	ttl  time.Duration
+	pins lru[pin]
+	uses uint64
+}
+
+type pin struct {
+	backend string
+	at      time.Time // of the last use
+	used    uint64    // counts uses; in the order of the list
+	told    uint64    // use at which others must learn of it; 0 when another told us
+	version time.Time // what others know of it; of two, the later holds
+}
+
+// NewTable makes a table of so many keys, each kept for ttl after its last use.
+func NewTable(size int, ttl time.Duration) *Table {
+	return &Table{size: size, ttl: ttl, pins: newLRU[pin]()}
+}
+
+// Find is where the session's last request went, and the level of the first key that knows. It is false when none does.
+func (t *Table) Find(keys Keys, now time.Time) (backend string, level int, ok bool) {
+	for level, k := range keys {
+		if k == 0 {
+			continue
+		}
+		if p, ok := t.pins.get(uint64(k)); ok && now.Sub(p.at) < t.ttl {
+			return p.backend, level, true
+		}
+	}
+	return "", 0, false
+}
+
+// Put pins every key of a request that was sent. Forget takes the mark.
+func (t *Table) Put(keys Keys, backend string, now time.Time) (mark uint64) {
+	for _, k := range keys {
+		if k == 0 {
+			continue
+		}
+		p := t.use(k, now)
+		// Others learn of a pin that is where it was only now and then, so that it does not expire there.
+		if p.backend != backend || now.Sub(p.version) > t.ttl/4 {
+			if !now.After(p.version) {
+				now = p.version.Add(1)
+			}
+			p.backend, p.version, p.told = backend, now, p.used
+		}
+	}
+	t.trim(now)
+	return t.uses
+}
+
+func (t *Table) use(k Key, now time.Time) *pin {
+	t.uses++
+	p, _ := t.pins.use(uint64(k))
+	p.at, p.used = now, t.uses
+	return p
+}
+
+func (t *Table) trim(now time.Time) {
+	for {
+		key, p, ok := t.pins.last()
+		if !ok || t.pins.len() <= t.size && now.Sub(p.at) < t.ttl {
+			return
+		}
+		t.pins.remove(key)
+	}
+}
+
+// Forget drops the pins of a request that did not get to the backend, unless they were used since.
+func (t *Table) Forget(keys Keys, backend string, mark uint64) {
+	for _, k := range keys {
+		if p, ok := t.pins.get(uint64(k)); ok && p.backend == backend && p.used <= mark {
+			t.pins.remove(uint64(k))
+		}
+	}
+}
+
+// Drop forgets every pin on a backend that is gone.
+func (t *Table) Drop(backend string) {
+	var gone []uint64
+	t.pins.fromNewest(func(key uint64, p *pin) bool {
+		if p.backend == backend {
+			gone = append(gone, key)
+		}
+		return true
+	})
+	for _, key := range gone {
+		t.pins.remove(key)
+	}
+}
+
+// Len is the number of pins held.
+func (t *Table) Len() int { return t.pins.len() }
+
+// Changes lists the pins that were set here after the mark, and the mark for the next call. The first mark is 0. It
+// looks only at what was used since, so that asking often costs little.
+func (t *Table) Changes(since uint64) (pins []Pin, next uint64) {
+	t.pins.fromNewest(func(key uint64, p *pin) bool {
+		if p.used <= since {
+			return false
+		}
+		if p.told > since {
+			pins = append(pins, Pin{Key: Key(key), Backend: p.backend, At: p.version})
+		}
+		return true
+	})
+	return pins, t.uses
+}
+
+// Merge takes in pins that another instance set. Of two, the later holds; of two at one moment, the greater backend,
+// so that all instances end up with the same.
+func (t *Table) Merge(pins []Pin, now time.Time) {
+	for _, in := range pins {
+		if in.Key == 0 || now.Sub(in.At) >= t.ttl {
+			continue
+		}
+		if p, ok := t.pins.get(uint64(in.Key)); ok && (p.version.After(in.At) || p.version.Equal(in.At) && p.backend >= in.Backend) {
+			continue
+		}
+		used := in.At
+		if used.After(now) {
+			used = now // the other's clock is ahead: its pins must not live longer than ours
+		}
+		p := t.use(in.Key, used)
+		p.backend, p.version, p.told = in.Backend, in.At, 0
+	}
+	t.trim(now)
+}
