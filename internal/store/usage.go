@@ -17,7 +17,9 @@ const (
 	EndClientGone    = "client_gone"
 	EndUpstreamCut   = "upstream_cut"
 	EndUpstreamError = "upstream_error"
-	EndRefused       = "refused"
+	// EndUpstreamTimeout is a backend that did not answer, or did not go on, in time.
+	EndUpstreamTimeout = "upstream_timeout"
+	EndRefused         = "refused"
 )
 
 // Usage is what one request to the gateway used.
@@ -26,16 +28,21 @@ type Usage struct {
 	Tenant           string
 	KeyID            string
 	EndpointID       string
-	Model            string
+	Model            string // as the client named it
+	ServedModel      string // as the backend was asked; empty when that is the same
 	Service          string
-	Backend          string
+	Backend          string // that answered, or was tried last
 	Operation        string
 	End              string
 	Stream           bool
 	PromptTokens     *int64 // nil when the backend did not say
+	CachedTokens     *int64 // of the prompt; nil when the backend did not say
 	CompletionTokens *int64 // nil when the backend did not say
+	Estimated        bool   // some of the tokens are the gateway's estimate
+	Chunks           int    // events of a stream that gave out tokens
 	Status           int    // HTTP status that the client got
 	Tries            int    // backends tried
+	Tried            string // each of them and how it fared, as JSON; empty when there is nothing to say
 	StartedAt        time.Time
 	Duration         time.Duration // whole microseconds
 	FirstByte        time.Duration // from start to the first byte to the client; 0 when there was none
@@ -43,7 +50,8 @@ type Usage struct {
 
 // usageColumns is the order in which usageArgs gives a record.
 const usageColumns = "id, tenant, key_id, endpoint_id, model, service, backend, operation, ending, stream, " +
-	"prompt_tokens, completion_tokens, status, tries, started_at, duration_us, first_byte_us"
+	"prompt_tokens, completion_tokens, status, tries, started_at, duration_us, first_byte_us, " +
+	"served_model, cached_tokens, estimated, chunks, tried"
 
 // usageBatch keeps one statement well below SQLite's 32,766 parameters.
 const usageBatch = 500
@@ -55,6 +63,7 @@ func usageArgs(u Usage) []any {
 		clean(u.Backend), clean(u.Operation), clean(u.End), u.Stream,
 		nullInt(u.PromptTokens), nullInt(u.CompletionTokens), int64(u.Status), int64(u.Tries),
 		micros(u.StartedAt), u.Duration.Microseconds(), u.FirstByte.Microseconds(),
+		clean(u.ServedModel), nullInt(u.CachedTokens), u.Estimated, int64(u.Chunks), clean(u.Tried),
 	}
 }
 
@@ -141,6 +150,8 @@ func usageOf(row sqlgen.UsageRecord) (Usage, error) {
 		Service: row.Service, Backend: row.Backend, Operation: row.Operation, End: row.Ending, Stream: row.Stream,
 		PromptTokens: intOf(row.PromptTokens), CompletionTokens: intOf(row.CompletionTokens),
 		Status: int(row.Status), Tries: int(row.Tries), StartedAt: moment(row.StartedAt),
+		ServedModel: row.ServedModel, CachedTokens: intOf(row.CachedTokens), Estimated: row.Estimated,
+		Chunks: int(row.Chunks), Tried: row.Tried,
 		Duration:  time.Duration(row.DurationUs) * time.Microsecond,
 		FirstByte: time.Duration(row.FirstByteUs) * time.Microsecond,
 	}, nil

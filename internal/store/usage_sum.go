@@ -23,6 +23,8 @@ type UsageSum struct {
 	Requests         int64
 	PromptTokens     int64
 	CompletionTokens int64
+	CachedTokens     int64
+	Estimated        int64 // requests some of whose tokens are the gateway's estimate
 	Unknown          int64
 }
 

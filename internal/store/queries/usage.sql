@@ -11,6 +11,8 @@ SELECT model AS name,
        COUNT(*) AS requests,
        CAST(COALESCE(SUM(prompt_tokens), 0) AS BIGINT) AS prompt_tokens,
        CAST(COALESCE(SUM(completion_tokens), 0) AS BIGINT) AS completion_tokens,
+       CAST(COALESCE(SUM(cached_tokens), 0) AS BIGINT) AS cached_tokens,
+       CAST(COALESCE(SUM(CASE WHEN estimated THEN 1 ELSE 0 END), 0) AS BIGINT) AS estimated,
        CAST(COALESCE(SUM(CASE WHEN prompt_tokens IS NULL OR completion_tokens IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unknown
 FROM usage_records
 WHERE started_at >= @from_started AND started_at < @to_started
@@ -22,6 +24,8 @@ SELECT key_id AS name,
        COUNT(*) AS requests,
        CAST(COALESCE(SUM(prompt_tokens), 0) AS BIGINT) AS prompt_tokens,
        CAST(COALESCE(SUM(completion_tokens), 0) AS BIGINT) AS completion_tokens,
+       CAST(COALESCE(SUM(cached_tokens), 0) AS BIGINT) AS cached_tokens,
+       CAST(COALESCE(SUM(CASE WHEN estimated THEN 1 ELSE 0 END), 0) AS BIGINT) AS estimated,
        CAST(COALESCE(SUM(CASE WHEN prompt_tokens IS NULL OR completion_tokens IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unknown
 FROM usage_records
 WHERE started_at >= @from_started AND started_at < @to_started
@@ -33,6 +37,8 @@ SELECT endpoint_id AS name,
        COUNT(*) AS requests,
        CAST(COALESCE(SUM(prompt_tokens), 0) AS BIGINT) AS prompt_tokens,
        CAST(COALESCE(SUM(completion_tokens), 0) AS BIGINT) AS completion_tokens,
+       CAST(COALESCE(SUM(cached_tokens), 0) AS BIGINT) AS cached_tokens,
+       CAST(COALESCE(SUM(CASE WHEN estimated THEN 1 ELSE 0 END), 0) AS BIGINT) AS estimated,
        CAST(COALESCE(SUM(CASE WHEN prompt_tokens IS NULL OR completion_tokens IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unknown
 FROM usage_records
 WHERE started_at >= @from_started AND started_at < @to_started

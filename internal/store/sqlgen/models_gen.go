@@ -130,4 +130,9 @@ type UsageRecord struct {
 	StartedAt        int64
 	DurationUs       int64
 	FirstByteUs      int64
+	ServedModel      string
+	CachedTokens     sql.NullInt64
+	Estimated        bool
+	Chunks           int64
+	Tried            string
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const listUsage = `-- name: ListUsage :many
-SELECT id, tenant, key_id, endpoint_id, model, service, backend, operation, ending, stream, prompt_tokens, completion_tokens, status, tries, started_at, duration_us, first_byte_us FROM usage_records
+SELECT id, tenant, key_id, endpoint_id, model, service, backend, operation, ending, stream, prompt_tokens, completion_tokens, status, tries, started_at, duration_us, first_byte_us, served_model, cached_tokens, estimated, chunks, tried FROM usage_records
 WHERE started_at >= $1 AND started_at <= $2
   AND (started_at < $2 OR id < $3)
   AND (CAST($4 AS BOOLEAN) OR tenant = $5)
@@ -61,6 +61,11 @@ func (q *Queries) ListUsage(ctx context.Context, arg ListUsageParams) ([]UsageRe
 			&i.StartedAt,
 			&i.DurationUs,
 			&i.FirstByteUs,
+			&i.ServedModel,
+			&i.CachedTokens,
+			&i.Estimated,
+			&i.Chunks,
+			&i.Tried,
 		); err != nil {
 			return nil, err
 		}
@@ -80,6 +85,8 @@ SELECT endpoint_id AS name,
        COUNT(*) AS requests,
        CAST(COALESCE(SUM(prompt_tokens), 0) AS BIGINT) AS prompt_tokens,
        CAST(COALESCE(SUM(completion_tokens), 0) AS BIGINT) AS completion_tokens,
+       CAST(COALESCE(SUM(cached_tokens), 0) AS BIGINT) AS cached_tokens,
+       CAST(COALESCE(SUM(CASE WHEN estimated THEN 1 ELSE 0 END), 0) AS BIGINT) AS estimated,
        CAST(COALESCE(SUM(CASE WHEN prompt_tokens IS NULL OR completion_tokens IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unknown
 FROM usage_records
 WHERE started_at >= $1 AND started_at < $2
@@ -99,6 +106,8 @@ type SumUsageByEndpointRow struct {
 	Requests         int64
 	PromptTokens     int64
 	CompletionTokens int64
+	CachedTokens     int64
+	Estimated        int64
 	Unknown          int64
 }
 
@@ -121,6 +130,8 @@ func (q *Queries) SumUsageByEndpoint(ctx context.Context, arg SumUsageByEndpoint
 			&i.Requests,
 			&i.PromptTokens,
 			&i.CompletionTokens,
+			&i.CachedTokens,
+			&i.Estimated,
 			&i.Unknown,
 		); err != nil {
 			return nil, err
@@ -141,6 +152,8 @@ SELECT key_id AS name,
        COUNT(*) AS requests,
        CAST(COALESCE(SUM(prompt_tokens), 0) AS BIGINT) AS prompt_tokens,
        CAST(COALESCE(SUM(completion_tokens), 0) AS BIGINT) AS completion_tokens,
+       CAST(COALESCE(SUM(cached_tokens), 0) AS BIGINT) AS cached_tokens,
+       CAST(COALESCE(SUM(CASE WHEN estimated THEN 1 ELSE 0 END), 0) AS BIGINT) AS estimated,
        CAST(COALESCE(SUM(CASE WHEN prompt_tokens IS NULL OR completion_tokens IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unknown
 FROM usage_records
 WHERE started_at >= $1 AND started_at < $2
@@ -160,6 +173,8 @@ type SumUsageByKeyRow struct {
 	Requests         int64
 	PromptTokens     int64
 	CompletionTokens int64
+	CachedTokens     int64
+	Estimated        int64
 	Unknown          int64
 }
 
@@ -182,6 +197,8 @@ func (q *Queries) SumUsageByKey(ctx context.Context, arg SumUsageByKeyParams) ([
 			&i.Requests,
 			&i.PromptTokens,
 			&i.CompletionTokens,
+			&i.CachedTokens,
+			&i.Estimated,
 			&i.Unknown,
 		); err != nil {
 			return nil, err
@@ -202,6 +219,8 @@ SELECT model AS name,
        COUNT(*) AS requests,
        CAST(COALESCE(SUM(prompt_tokens), 0) AS BIGINT) AS prompt_tokens,
        CAST(COALESCE(SUM(completion_tokens), 0) AS BIGINT) AS completion_tokens,
+       CAST(COALESCE(SUM(cached_tokens), 0) AS BIGINT) AS cached_tokens,
+       CAST(COALESCE(SUM(CASE WHEN estimated THEN 1 ELSE 0 END), 0) AS BIGINT) AS estimated,
        CAST(COALESCE(SUM(CASE WHEN prompt_tokens IS NULL OR completion_tokens IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unknown
 FROM usage_records
 WHERE started_at >= $1 AND started_at < $2
@@ -221,6 +240,8 @@ type SumUsageByModelRow struct {
 	Requests         int64
 	PromptTokens     int64
 	CompletionTokens int64
+	CachedTokens     int64
+	Estimated        int64
 	Unknown          int64
 }
 
@@ -243,6 +264,8 @@ func (q *Queries) SumUsageByModel(ctx context.Context, arg SumUsageByModelParams
 			&i.Requests,
 			&i.PromptTokens,
 			&i.CompletionTokens,
+			&i.CachedTokens,
+			&i.Estimated,
 			&i.Unknown,
 		); err != nil {
 			return nil, err

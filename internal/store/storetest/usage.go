@@ -14,10 +14,11 @@ import (
 func testUsage(t *testing.T, open Open) {
 	s := open(t)
 	ctx := t.Context()
-	many := int64(1234567890123)
+	many, cached := int64(1234567890123), int64(900)
 	u := store.Usage{
 		ID: "u000", Tenant: "research", KeyID: "k1", EndpointID: "e1", Model: "qwen", Service: "llm", Backend: "10.0.0.1:8000",
 		Operation: "chat", End: store.EndDone, Stream: true, PromptTokens: &many, CompletionTokens: new(int64),
+		ServedModel: "Qwen/Qwen3-8B", CachedTokens: &cached, Estimated: true, Chunks: 40, Tried: `[{"backend":"a","status":503},{"backend":"b"}]`,
 		Status: 200, Tries: 2, StartedAt: epoch, Duration: 1500 * time.Millisecond, FirstByte: 80 * time.Microsecond,
 	}
 	ok(t, s.AddUsage(ctx, nil))
@@ -58,7 +59,7 @@ func testUsage(t *testing.T, open Open) {
 	sums := ok2(s.SumUsage(ctx, store.UsageQuery{GroupBy: "model"}))(t)
 	same(t, []store.UsageSum{
 		{Name: "glm", Requests: 600, Unknown: 600},
-		{Name: "qwen", Requests: 601, PromptTokens: many + 300, CompletionTokens: 300, Unknown: 300},
+		{Name: "qwen", Requests: 601, PromptTokens: many + 300, CompletionTokens: 300, CachedTokens: 900, Estimated: 1, Unknown: 300},
 	}, sums)
 	usageSums(t, s)
 	usageLists(t, s)
