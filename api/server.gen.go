@@ -694,6 +694,25 @@ type PluginUpdate struct {
 	Weight  *float64 `json:"weight,omitempty"`
 }
 
+// PluginVersion defines model for PluginVersion.
+type PluginVersion struct {
+	At time.Time `json:"at"`
+
+	// By The user of the key that made the change
+	By      string   `json:"by"`
+	Plugins []Plugin `json:"plugins"`
+
+	// Restores The version that was gone back to, for such a change
+	Restores *int `json:"restores,omitempty"`
+	Version  int  `json:"version"`
+}
+
+// PluginVersionList defines model for PluginVersionList.
+type PluginVersionList struct {
+	Items      []PluginVersion `json:"items"`
+	NextCursor *string         `json:"next_cursor,omitempty"`
+}
+
 // Problem RFC 9457
 type Problem struct {
 	// Code Stable, for programs
@@ -931,6 +950,14 @@ type ListKeysParams struct {
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// ListPluginVersionsParams defines parameters for ListPluginVersions.
+type ListPluginVersionsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // ListReservationsParams defines parameters for ListReservations.
 type ListReservationsParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -1036,6 +1063,12 @@ type ServerInterface interface {
 	// GetOpenAPI This document
 	// (GET /api/v1/openapi.yaml)
 	GetOpenAPI(w http.ResponseWriter, r *http.Request)
+	// ListPluginVersions What the plugins were set to, when and by whom, newest first
+	// (GET /api/v1/plugin-versions)
+	ListPluginVersions(w http.ResponseWriter, r *http.Request, params ListPluginVersionsParams)
+	// RestorePluginVersion Go back to an earlier version of the settings
+	// (POST /api/v1/plugin-versions/{version}/restore)
+	RestorePluginVersion(w http.ResponseWriter, r *http.Request, version int)
 	// ListPlugins The placement plugins with their weights
 	// (GET /api/v1/plugins)
 	ListPlugins(w http.ResponseWriter, r *http.Request)
@@ -1749,6 +1782,78 @@ func (siw *ServerInterfaceWrapper) GetOpenAPI(w http.ResponseWriter, r *http.Req
 	handler.ServeHTTP(w, r)
 }
 
+// ListPluginVersions operation middleware
+func (siw *ServerInterfaceWrapper) ListPluginVersions(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListPluginVersionsParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListPluginVersions(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RestorePluginVersion operation middleware
+func (siw *ServerInterfaceWrapper) RestorePluginVersion(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "version" -------------
+	var version int
+
+	err = runtime.BindStyledParameterWithOptions("simple", "version", r.PathValue("version"), &version, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "integer", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "version", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RestorePluginVersion(w, r, version)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListPlugins operation middleware
 func (siw *ServerInterfaceWrapper) ListPlugins(w http.ResponseWriter, r *http.Request) {
 
@@ -2156,6 +2261,8 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/queue", wrapper.ListQueue)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/reservations", wrapper.ListReservations)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/plugins", wrapper.ListPlugins)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/plugin-versions", wrapper.ListPluginVersions)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/plugin-versions/{version}/restore", wrapper.RestorePluginVersion)
 	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/api/v1/plugins/{name}", wrapper.UpdatePlugin)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/keys", wrapper.ListKeys)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/keys", wrapper.CreateKey)
@@ -2945,6 +3052,84 @@ func (response GetOpenAPIdefaultApplicationProblemPlusJSONResponse) VisitGetOpen
 	return err
 }
 
+type ListPluginVersionsRequestObject struct {
+	Params ListPluginVersionsParams
+}
+
+type ListPluginVersionsResponseObject interface {
+	VisitListPluginVersionsResponse(w http.ResponseWriter) error
+}
+
+type ListPluginVersions200JSONResponse PluginVersionList
+
+func (response ListPluginVersions200JSONResponse) VisitListPluginVersionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPluginVersionsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListPluginVersionsdefaultApplicationProblemPlusJSONResponse) VisitListPluginVersionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestorePluginVersionRequestObject struct {
+	Version int `json:"version"`
+}
+
+type RestorePluginVersionResponseObject interface {
+	VisitRestorePluginVersionResponse(w http.ResponseWriter) error
+}
+
+type RestorePluginVersion200JSONResponse PluginVersion
+
+func (response RestorePluginVersion200JSONResponse) VisitRestorePluginVersionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RestorePluginVersiondefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RestorePluginVersiondefaultApplicationProblemPlusJSONResponse) VisitRestorePluginVersionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListPluginsRequestObject struct {
 }
 
@@ -3362,6 +3547,12 @@ type StrictServerInterface interface {
 	// GetOpenAPI This document
 	// (GET /api/v1/openapi.yaml)
 	GetOpenAPI(ctx context.Context, request GetOpenAPIRequestObject) (GetOpenAPIResponseObject, error)
+	// ListPluginVersions What the plugins were set to, when and by whom, newest first
+	// (GET /api/v1/plugin-versions)
+	ListPluginVersions(ctx context.Context, request ListPluginVersionsRequestObject) (ListPluginVersionsResponseObject, error)
+	// RestorePluginVersion Go back to an earlier version of the settings
+	// (POST /api/v1/plugin-versions/{version}/restore)
+	RestorePluginVersion(ctx context.Context, request RestorePluginVersionRequestObject) (RestorePluginVersionResponseObject, error)
 	// ListPlugins The placement plugins with their weights
 	// (GET /api/v1/plugins)
 	ListPlugins(ctx context.Context, request ListPluginsRequestObject) (ListPluginsResponseObject, error)
@@ -3946,6 +4137,58 @@ func (sh *strictHandler) GetOpenAPI(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetOpenAPIResponseObject); ok {
 		if err := validResponse.VisitGetOpenAPIResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListPluginVersions operation middleware
+func (sh *strictHandler) ListPluginVersions(w http.ResponseWriter, r *http.Request, params ListPluginVersionsParams) {
+	var request ListPluginVersionsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListPluginVersions(ctx, request.(ListPluginVersionsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListPluginVersions")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListPluginVersionsResponseObject); ok {
+		if err := validResponse.VisitListPluginVersionsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RestorePluginVersion operation middleware
+func (sh *strictHandler) RestorePluginVersion(w http.ResponseWriter, r *http.Request, version int) {
+	var request RestorePluginVersionRequestObject
+
+	request.Version = version
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RestorePluginVersion(ctx, request.(RestorePluginVersionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RestorePluginVersion")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RestorePluginVersionResponseObject); ok {
+		if err := validResponse.VisitRestorePluginVersionResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

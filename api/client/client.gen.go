@@ -695,6 +695,25 @@ type PluginUpdate struct {
 	Weight  *float64 `json:"weight,omitempty"`
 }
 
+// PluginVersion defines model for PluginVersion.
+type PluginVersion struct {
+	At time.Time `json:"at"`
+
+	// By The user of the key that made the change
+	By      string   `json:"by"`
+	Plugins []Plugin `json:"plugins"`
+
+	// Restores The version that was gone back to, for such a change
+	Restores *int `json:"restores,omitempty"`
+	Version  int  `json:"version"`
+}
+
+// PluginVersionList defines model for PluginVersionList.
+type PluginVersionList struct {
+	Items      []PluginVersion `json:"items"`
+	NextCursor *string         `json:"next_cursor,omitempty"`
+}
+
 // Problem RFC 9457
 type Problem struct {
 	// Code Stable, for programs
@@ -926,6 +945,14 @@ type ExplainJobParams struct {
 
 // ListKeysParams defines parameters for ListKeys.
 type ListKeysParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// ListPluginVersionsParams defines parameters for ListPluginVersions.
+type ListPluginVersionsParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor next_cursor of the page before
@@ -1191,6 +1218,18 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /api/v1/openapi.yaml (the `GetOpenAPI` operationId).
 	GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListPluginVersions What the plugins were set to, when and by whom, newest first
+	//
+	// Corresponds with GET /api/v1/plugin-versions (the `ListPluginVersions` operationId).
+	ListPluginVersions(ctx context.Context, params *ListPluginVersionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RestorePluginVersion Go back to an earlier version of the settings
+	//
+	// Its settings become a new version. Version 0 is the defaults. Takes effect on every instance of the service within a second.
+	//
+	// Corresponds with POST /api/v1/plugin-versions/{version}/restore (the `RestorePluginVersion` operationId).
+	RestorePluginVersion(ctx context.Context, version int, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListPlugins The placement plugins with their weights
 	//
@@ -1621,6 +1660,38 @@ func (c *Client) ListNodes(ctx context.Context, reqEditors ...RequestEditorFn) (
 // Corresponds with GET /api/v1/openapi.yaml (the `GetOpenAPI` operationId).
 func (c *Client) GetOpenAPI(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetOpenAPIRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListPluginVersions What the plugins were set to, when and by whom, newest first
+//
+// Corresponds with GET /api/v1/plugin-versions (the `ListPluginVersions` operationId).
+func (c *Client) ListPluginVersions(ctx context.Context, params *ListPluginVersionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListPluginVersionsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RestorePluginVersion Go back to an earlier version of the settings
+//
+// Its settings become a new version. Version 0 is the defaults. Takes effect on every instance of the service within a second.
+//
+// Corresponds with POST /api/v1/plugin-versions/{version}/restore (the `RestorePluginVersion` operationId).
+func (c *Client) RestorePluginVersion(ctx context.Context, version int, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRestorePluginVersionRequest(c.Server, version)
 	if err != nil {
 		return nil, err
 	}
@@ -2779,6 +2850,106 @@ func NewGetOpenAPIRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListPluginVersionsRequest constructs an http.Request for the ListPluginVersions method
+func NewListPluginVersionsRequest(server string, params *ListPluginVersionsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/plugin-versions")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRestorePluginVersionRequest constructs an http.Request for the RestorePluginVersion method
+func NewRestorePluginVersionRequest(server string, version int) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "version", version, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "integer", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/plugin-versions/%s/restore", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListPluginsRequest constructs an http.Request for the ListPlugins method
 func NewListPluginsRequest(server string) (*http.Request, error) {
 	var err error
@@ -3406,6 +3577,22 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /api/v1/openapi.yaml (the `GetOpenAPI` operationId).
 	GetOpenAPIWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetOpenAPIResponse, error)
+
+	// ListPluginVersionsWithResponse What the plugins were set to, when and by whom, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/plugin-versions (the `ListPluginVersions` operationId).
+	ListPluginVersionsWithResponse(ctx context.Context, params *ListPluginVersionsParams, reqEditors ...RequestEditorFn) (*ListPluginVersionsResponse, error)
+
+	// RestorePluginVersionWithResponse Go back to an earlier version of the settings
+	//
+	// Its settings become a new version. Version 0 is the defaults. Takes effect on every instance of the service within a second.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/plugin-versions/{version}/restore (the `RestorePluginVersion` operationId).
+	RestorePluginVersionWithResponse(ctx context.Context, version int, reqEditors ...RequestEditorFn) (*RestorePluginVersionResponse, error)
 
 	// ListPluginsWithResponse The placement plugins with their weights
 	//
@@ -4401,6 +4588,102 @@ func (r GetOpenAPIResponse) ContentType() string {
 	return ""
 }
 
+type ListPluginVersionsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PluginVersionList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListPluginVersionsResponse) GetJSON200() *PluginVersionList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListPluginVersionsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListPluginVersionsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListPluginVersionsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListPluginVersionsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListPluginVersionsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RestorePluginVersionResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PluginVersion
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RestorePluginVersionResponse) GetJSON200() *PluginVersion {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RestorePluginVersionResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RestorePluginVersionResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RestorePluginVersionResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RestorePluginVersionResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RestorePluginVersionResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListPluginsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5143,6 +5426,34 @@ func (c *ClientWithResponses) GetOpenAPIWithResponse(ctx context.Context, reqEdi
 		return nil, err
 	}
 	return ParseGetOpenAPIResponse(rsp)
+}
+
+// ListPluginVersionsWithResponse What the plugins were set to, when and by whom, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/plugin-versions (the `ListPluginVersions` operationId).
+func (c *ClientWithResponses) ListPluginVersionsWithResponse(ctx context.Context, params *ListPluginVersionsParams, reqEditors ...RequestEditorFn) (*ListPluginVersionsResponse, error) {
+	rsp, err := c.ListPluginVersions(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListPluginVersionsResponse(rsp)
+}
+
+// RestorePluginVersionWithResponse Go back to an earlier version of the settings
+//
+// Its settings become a new version. Version 0 is the defaults. Takes effect on every instance of the service within a second.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/plugin-versions/{version}/restore (the `RestorePluginVersion` operationId).
+func (c *ClientWithResponses) RestorePluginVersionWithResponse(ctx context.Context, version int, reqEditors ...RequestEditorFn) (*RestorePluginVersionResponse, error) {
+	rsp, err := c.RestorePluginVersion(ctx, version, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRestorePluginVersionResponse(rsp)
 }
 
 // ListPluginsWithResponse The placement plugins with their weights
@@ -5924,6 +6235,72 @@ func ParseGetOpenAPIResponse(rsp *http.Response) (*GetOpenAPIResponse, error) {
 			return nil, err
 		}
 		response.YAML200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListPluginVersionsResponse parses an HTTP response from a ListPluginVersionsWithResponse call
+func ParseListPluginVersionsResponse(rsp *http.Response) (*ListPluginVersionsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListPluginVersionsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PluginVersionList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRestorePluginVersionResponse parses an HTTP response from a RestorePluginVersionWithResponse call
+func ParseRestorePluginVersionResponse(rsp *http.Response) (*RestorePluginVersionResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RestorePluginVersionResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PluginVersion
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

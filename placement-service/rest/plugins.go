@@ -2,9 +2,12 @@ package rest
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/heteroflow/heteroflow/api"
+	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/tuning"
 )
 
 // descriptions say what each plugin is for.
@@ -17,11 +20,15 @@ var descriptions = map[string]string{
 
 // ListPlugins lists the plugins in the order in which they are asked.
 func (s *server) ListPlugins(context.Context, api.ListPluginsRequestObject) (api.ListPluginsResponseObject, error) {
-	out := api.ListPlugins200JSONResponse{Items: []api.Plugin{}}
-	for _, p := range s.Tuning.List() {
-		out.Items = append(out.Items, pluginView(p))
+	return api.ListPlugins200JSONResponse{Items: pluginViews(s.Tuning.Current().Plugins)}, nil
+}
+
+func pluginViews(list []engine.PluginSetting) []api.Plugin {
+	out := make([]api.Plugin, 0, len(list))
+	for _, p := range list {
+		out = append(out, pluginView(p))
 	}
-	return out, nil
+	return out
 }
 
 func pluginView(p engine.PluginSetting) api.Plugin {
@@ -30,10 +37,49 @@ func pluginView(p engine.PluginSetting) api.Plugin {
 
 // UpdatePlugin switches or weighs a plugin.
 func (s *server) UpdatePlugin(ctx context.Context, r api.UpdatePluginRequestObject) (api.UpdatePluginResponseObject, error) {
-	p, err := s.Tuning.Update(ctx, r.Name, r.Body.Enabled, r.Body.Weight)
+	p, err := s.Tuning.Update(ctx, whoOf(ctx).User, r.Name, r.Body.Enabled, r.Body.Weight)
 	if err != nil {
 		return nil, err
 	}
 	s.log.Info("plugin changed", "plugin", p.Name, "enabled", p.Enabled, "weight", p.Weight, "by", whoOf(ctx).User)
 	return api.UpdatePlugin200JSONResponse(pluginView(p)), nil
+}
+
+// ListPluginVersions lists the versions of the settings, newest first. The cursor is the number of the next one.
+func (s *server) ListPluginVersions(ctx context.Context, r api.ListPluginVersionsRequestObject) (api.ListPluginVersionsResponseObject, error) {
+	page := pageOf(r.Params.Limit, r.Params.Cursor)
+	number := s.Tuning.Current().Number
+	if page.Cursor != "" {
+		from, err := strconv.Atoi(page.Cursor)
+		if err != nil || from < 1 {
+			return nil, store.ErrBadCursor
+		}
+		number = min(number, from)
+	}
+	out := api.ListPluginVersions200JSONResponse{Items: []api.PluginVersion{}}
+	for ; number > 0; number-- {
+		if len(out.Items) == page.Limit {
+			out.NextCursor = ref(strconv.Itoa(number))
+			break
+		}
+		v, err := s.Tuning.Version(ctx, number)
+		if err != nil {
+			return nil, err
+		}
+		out.Items = append(out.Items, versionView(v))
+	}
+	return out, nil
+}
+
+func versionView(v tuning.Version) api.PluginVersion {
+	return api.PluginVersion{Version: v.Number, At: v.At, By: v.By, Restores: v.Of, Plugins: pluginViews(v.Plugins)}
+}
+
+// RestorePluginVersion goes back to an earlier version.
+func (s *server) RestorePluginVersion(ctx context.Context, r api.RestorePluginVersionRequestObject) (api.RestorePluginVersionResponseObject, error) {
+	v, err := s.Tuning.Restore(ctx, whoOf(ctx).User, r.Version)
+	if err != nil {
+		return nil, err
+	}
+	return api.RestorePluginVersion200JSONResponse(versionView(v)), nil
 }

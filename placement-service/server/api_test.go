@@ -168,6 +168,17 @@ func TestAPI_PluginsTakeEffectAndViewsAnswer(t *testing.T) {
 	if !found {
 		t.Error("the plugin was not changed")
 	}
+	s.call(http.MethodPut, "/api/v1/plugins/binpack", map[string]any{"weight": 5}, http.StatusOK)
+	s.call(http.MethodPost, "/api/v1/plugin-versions/1/restore", nil, http.StatusOK)
+	s.call(http.MethodPost, "/api/v1/plugin-versions/9/restore", nil, http.StatusNotFound)
+	s.call(http.MethodGet, "/api/v1/plugin-versions?cursor=x", nil, http.StatusBadRequest)
+	versions := s.tree("/api/v1/plugin-versions?limit=2")
+	if items := versions["items"].([]any); len(items) != 2 || items[0].(map[string]any)["restores"] != 1.0 || versions["next_cursor"] != "1" {
+		t.Errorf("versions are %v", versions)
+	}
+	if items := s.items("/api/v1/plugin-versions?cursor=1"); len(items) != 1 || items[0]["version"] != 1.0 {
+		t.Errorf("the oldest version is %v", items)
+	}
 	s.register(share("llm", 1, "20GiB"))
 	s.runs("llm", 1)
 	gpu := s.gpus()[0]

@@ -1,5 +1,6 @@
-// Package tuning holds the settings of the placement plugins, which every instance of the service reads from the
-// store within a second of a change, and the engine that is made from them. What a plugin does belongs to engine.
+// Package tuning holds the settings of the placement plugins, in versions that stay, which every instance of the service
+// reads from the store within a second of a change, and the engine that is made from them. What a plugin does belongs to
+// engine.
 package tuning
 
 import (
@@ -8,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,19 +21,32 @@ import (
 	"github.com/heteroflow/heteroflow/placement-service/engine"
 )
 
-const (
-	setting = "engine.plugins"
-	// Period is how often the setting is read: a change takes effect everywhere within twice that.
-	Period = 400 * time.Millisecond
+// Period is how often the settings are read: a change takes effect everywhere within twice that.
+const Period = 400 * time.Millisecond
+
+// setting is the prefix of the names under which versions are kept. The first is 1, none is left out, and one that is
+// written stays: whoever writes the next first has it, so that two instances never lose each other's change.
+const setting = "engine.plugins/"
+
+// ErrUnknown says that there is no such plugin, ErrNoVersion that there is no such version.
+var (
+	ErrUnknown   = errors.New("no such plugin")
+	ErrNoVersion = errors.New("no such version of the plugin settings")
 )
 
-// ErrUnknown says that there is no such plugin.
-var ErrUnknown = errors.New("no such plugin")
-
-// Settings is where the setting is kept.
+// Settings is where the versions are kept.
 type Settings interface {
 	Setting(ctx context.Context, name string) (string, error)
-	PutSetting(ctx context.Context, name, value string) error
+	SetSettingOnce(ctx context.Context, name, value string) (current string, won bool, err error)
+}
+
+// Version is the settings of all plugins as somebody left them.
+type Version struct {
+	Number  int                    `json:"-"` // from 1; 0 is the defaults, before any change
+	At      time.Time              `json:"at"`
+	By      string                 `json:"by"`
+	Of      *int                   `json:"restores,omitempty"` // the version that was gone back to; nil for another change
+	Plugins []engine.PluginSetting `json:"plugins"`            // of every plugin, in the order in which they are asked
 }
 
 // Tuning is safe for concurrent use.
@@ -40,14 +55,13 @@ type Tuning struct {
 	clock clock.Clock
 	log   hclog.Logger
 
-	change  sync.Mutex
+	reading sync.Mutex
 	current atomic.Pointer[state]
 }
 
 type state struct {
-	text     string
-	settings []engine.PluginSetting
-	engine   *engine.Engine
+	version Version
+	engine  *engine.Engine
 }
 
 // New makes a tuning with the defaults; Refresh or Run reads what is set.
@@ -56,72 +70,134 @@ func New(s Settings, c clock.Clock, log hclog.Logger) *Tuning {
 		c = clock.System()
 	}
 	t := &Tuning{store: s, clock: c, log: log.Named("tuning")}
-	t.apply("", nil)
+	t.apply(Version{})
 	return t
 }
 
 // Engine is the engine to decide with now.
 func (t *Tuning) Engine() *engine.Engine { return t.current.Load().engine }
 
-// List is every plugin with its settings, in the order in which they are asked.
-func (t *Tuning) List() []engine.PluginSetting { return slices.Clone(t.current.Load().settings) }
+// Current is the version in force.
+func (t *Tuning) Current() Version {
+	v := t.current.Load().version
+	v.Plugins = slices.Clone(v.Plugins)
+	return v
+}
 
 // Update changes one plugin; nil leaves a value as it is. ErrUnknown says that there is none of the name.
-func (t *Tuning) Update(ctx context.Context, name string, enabled *bool, weight *float64) (engine.PluginSetting, error) {
-	t.change.Lock()
-	defer t.change.Unlock()
-	if err := t.Refresh(ctx); err != nil {
-		return engine.PluginSetting{}, err
-	}
-	list := t.List()
-	at := slices.IndexFunc(list, func(p engine.PluginSetting) bool { return p.Name == name })
-	if at < 0 {
-		return engine.PluginSetting{}, fmt.Errorf("plugin %q: %w", name, ErrUnknown)
-	}
-	if enabled != nil {
-		list[at].Enabled = *enabled
-	}
-	if weight != nil {
-		list[at].Weight = *weight
-	}
-	text, err := json.Marshal(list)
-	if err != nil {
-		return engine.PluginSetting{}, fmt.Errorf("encode plugin settings: %w", err)
-	}
-	if err := t.store.PutSetting(ctx, setting, string(text)); err != nil {
-		return engine.PluginSetting{}, err
-	}
-	t.apply(string(text), list)
-	return list[at], nil
+func (t *Tuning) Update(ctx context.Context, by, name string, enabled *bool, weight *float64) (engine.PluginSetting, error) {
+	var changed engine.PluginSetting
+	err := t.change(ctx, by, func(v *Version) error {
+		at := slices.IndexFunc(v.Plugins, func(p engine.PluginSetting) bool { return p.Name == name })
+		if at < 0 {
+			return fmt.Errorf("plugin %q: %w", name, ErrUnknown)
+		}
+		if enabled != nil {
+			v.Plugins[at].Enabled = *enabled
+		}
+		if weight != nil {
+			v.Plugins[at].Weight = *weight
+		}
+		changed = v.Plugins[at]
+		return nil
+	})
+	return changed, err
 }
+
+// Restore makes the settings of an earlier version, 0 for the defaults, the newest one. ErrNoVersion says that there is
+// no such version.
+func (t *Tuning) Restore(ctx context.Context, by string, number int) (Version, error) {
+	err := t.change(ctx, by, func(v *Version) error {
+		old, err := t.Version(ctx, number)
+		v.Plugins, v.Of = old.Plugins, &number
+		return err
+	})
+	return t.Current(), err
+}
+
+// change writes the next version. What another instance wrote meanwhile is read first and stays.
+func (t *Tuning) change(ctx context.Context, by string, edit func(*Version) error) error {
+	for {
+		if err := t.Refresh(ctx); err != nil {
+			return err
+		}
+		next := t.Current()
+		next.Number, next.At, next.By, next.Of = next.Number+1, t.clock.Now(), by, nil
+		if err := edit(&next); err != nil {
+			return err
+		}
+		text, err := json.Marshal(next)
+		if err != nil {
+			return fmt.Errorf("encode plugin settings: %w", err)
+		}
+		if _, won, err := t.store.SetSettingOnce(ctx, nameOf(next.Number), string(text)); won || err != nil {
+			return errors.Join(err, t.Refresh(ctx))
+		}
+	}
+}
+
+// Version reads one version, whoever wrote it; 0 is the defaults.
+func (t *Tuning) Version(ctx context.Context, number int) (Version, error) {
+	if number == 0 {
+		return complete(Version{}), nil
+	}
+	text, err := t.store.Setting(ctx, nameOf(number))
+	if errors.Is(err, store.ErrNotFound) {
+		return Version{}, fmt.Errorf("version %d: %w", number, ErrNoVersion)
+	}
+	if err != nil {
+		return Version{}, err
+	}
+	v := Version{Number: number}
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		return Version{}, fmt.Errorf("read setting %s: %w", nameOf(number), err)
+	}
+	return complete(v), nil
+}
+
+func nameOf(number int) string { return setting + strconv.Itoa(number) }
 
 // Refresh reads what is set.
 func (t *Tuning) Refresh(ctx context.Context) error {
-	text, err := t.store.Setting(ctx, setting)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err != nil || text == t.current.Load().text {
-		return err
-	}
-	var list []engine.PluginSetting
-	if err := json.Unmarshal([]byte(text), &list); err != nil {
-		return fmt.Errorf("read setting %s: %w", setting, err)
-	}
-	t.apply(text, list)
-	t.log.Info("plugin settings changed")
-	return nil
-}
-
-// apply puts settings over the defaults, so that a plugin that is new in this build has its own.
-func (t *Tuning) apply(text string, set []engine.PluginSetting) {
-	list := engine.DefaultPlugins()
-	for i := range list {
-		if at := slices.IndexFunc(set, func(p engine.PluginSetting) bool { return p.Name == list[i].Name }); at >= 0 {
-			list[i] = set[at]
+	t.reading.Lock()
+	defer t.reading.Unlock()
+	began := t.current.Load().version.Number
+	have := began
+	for step := 1; ; { // versions follow each other without a gap: look farther and farther ahead, then back
+		v, err := t.Version(ctx, have+step)
+		switch {
+		case err == nil:
+			t.apply(v)
+			have, step = v.Number, step*2
+		case !errors.Is(err, ErrNoVersion):
+			return err
+		case step == 1:
+			if now := t.current.Load().version; have != began {
+				t.log.Info("plugin settings changed", "version", now.Number, "by", now.By)
+			}
+			return nil
+		default:
+			step = 1
 		}
 	}
-	t.current.Store(&state{text: text, settings: list, engine: engine.New(engine.Config{Plugins: list})})
+}
+
+// apply puts a version in force.
+func (t *Tuning) apply(v Version) {
+	v = complete(v)
+	t.current.Store(&state{version: v, engine: engine.New(engine.Config{Plugins: v.Plugins})})
+}
+
+// complete puts the settings over the defaults, so that a plugin that is new in this build has its own.
+func complete(v Version) Version {
+	list := engine.DefaultPlugins()
+	for i := range list {
+		if at := slices.IndexFunc(v.Plugins, func(p engine.PluginSetting) bool { return p.Name == list[i].Name }); at >= 0 {
+			list[i] = v.Plugins[at]
+		}
+	}
+	v.Plugins = list
+	return v
 }
 
 // Run reads the setting until the context ends.
