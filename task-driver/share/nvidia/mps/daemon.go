@@ -55,17 +55,20 @@ func (b *Backend) ensure(ctx context.Context, card string, event func(string)) (
 		}
 	}
 	if !slices.ContainsFunc(all, func(p process) bool { return p.pipe() == d.pipe }) {
-		// Tasks write to the directory: the daemon, which is root, would follow a link that one left there.
+		// The daemon, which is root, would follow a link that a process of its user left there.
 		if err := b.clear(d); err != nil {
 			return false, err
 		}
 	}
 	event("waiting for the MPS daemon of " + card)
-	return true, b.start(ctx, card, d)
+	if err := b.start(ctx, card, d); err != nil {
+		return true, fmt.Errorf("start the MPS daemon of %s: %w", card, err)
+	}
+	return true, nil
 }
 
-// start starts a daemon and waits until it is there.
-func (b *Backend) start(ctx context.Context, card string, d dirs) error {
+// start starts a daemon that serves what is visible to it, and waits until it is there.
+func (b *Backend) start(ctx context.Context, visible string, d dirs) error {
 	for _, dir := range []string{d.pipe, d.log} {
 		if err := os.MkdirAll(b.host.Path(dir), 0o755); err != nil { //nolint:gosec // clients of other users come through it
 			return fmt.Errorf("make folder for MPS: %w", err)
@@ -74,23 +77,23 @@ func (b *Backend) start(ctx context.Context, card string, d dirs) error {
 	if err := b.trim(d); err != nil {
 		return err
 	}
-	out, err := b.host.Tool.Run(ctx, "env", envVisible+"="+card, envPipe+"="+d.pipe, envLog+"="+d.log, program, "-d")
+	out, err := b.host.Tool.Run(ctx, "env", envVisible+"="+visible, envPipe+"="+d.pipe, envLog+"="+d.log, program, "-d")
 	if err != nil {
-		return fmt.Errorf("start the MPS daemon of %s: %w", card, err)
+		return err
 	}
 	there, err := b.await(ctx, startTime, func(all []process) bool {
 		return slices.ContainsFunc(all, func(p process) bool { return p.control && p.pipe() == d.pipe })
 	}, out.ExitCode != 0)
 	switch {
 	case err != nil:
-		return fmt.Errorf("start the MPS daemon of %s: %w", card, err)
+		return err
 	case out.ExitCode != 0: // it may run by somebody else's start, and what it said is then no error
 		if there && strings.Contains(out.Stdout+out.Stderr, "already running") {
 			return nil
 		}
-		return fmt.Errorf("start the MPS daemon of %s: it ends with %d: %s (see %s)", card, out.ExitCode, firstLine(out), filepath.Join(d.log, "control.log"))
+		return fmt.Errorf("it ends with %d: %s (see %s)", out.ExitCode, firstLine(out), filepath.Join(d.log, "control.log"))
 	case !there:
-		return fmt.Errorf("the MPS daemon of %s does not stay: see %s", card, filepath.Join(d.log, "control.log"))
+		return fmt.Errorf("it does not stay: see %s", filepath.Join(d.log, "control.log"))
 	}
 	return nil
 }

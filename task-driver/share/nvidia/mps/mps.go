@@ -48,9 +48,10 @@ type Backend struct {
 }
 
 var (
-	_ share.Backend = (*Backend)(nil)
-	_ share.Fitter  = (*Backend)(nil)
-	_ share.Keeper  = (*Backend)(nil)
+	_ share.Backend    = (*Backend)(nil)
+	_ share.Fitter     = (*Backend)(nil)
+	_ share.Keeper     = (*Backend)(nil)
+	_ share.SelfTester = (*Backend)(nil)
 )
 
 // note is what is remembered of one share.
@@ -80,8 +81,8 @@ func (b *Backend) Describe() share.Isolation {
 	return share.Isolation{
 		QoS: accel.Silver, Memory: share.ByDriver, Compute: share.ByDriver, Faults: share.NotAtAll, Sight: share.NotAtAll,
 		Forms:    []accel.Form{accel.Shared},
-		Limits:   "The MPS server binds each process to the task's memory and threads, also when it is alone on the card; what all processes of a task hold together is watched and told within 10 s. A fatal fault of one task ends those of its card. A process that takes the variables out of its environment is watched only. Tasks write to the daemon's pipe directory, and one that runs as the daemon's user can command it: stop it, and with it the others' work. Tasks of one card must run as one user, and share the host's IPC name space. One card for each task. Not tested on hardware by this project.",
-		LimitsZH: "MPS 服务按进程限制任务的显存与线程比例，即使卡上只有该任务；任务内所有进程合计的占用由监视发现，10 秒内告知。某个任务的致命错误会终止同一张卡上的其他任务。清除自身环境变量的进程仅受监视。任务可写守护进程的管道目录；以守护进程同一用户运行的任务可以向其下达命令，例如停止它，从而中断同卡其他任务。同一张卡上的任务须以同一用户运行，并共用主机的 IPC 命名空间。每个任务一张卡。本项目未在硬件上测试。",
+		Limits:   "The MPS server binds each process to the task's memory and threads, also when it is alone on the card; what all processes of a task hold together is watched and told within 10 s. A fatal fault of one task ends those of its card. A process that takes the variables out of its environment is watched only. One that runs as the daemon's user can command it: stop it, and with it the others' work. Tasks of one card must run as one user, and share the host's IPC name space. One card for each task. Not tested on hardware by this project.",
+		LimitsZH: "MPS 服务按进程限制任务的显存与线程比例，即使卡上只有该任务；任务内所有进程合计的占用由监视发现，10 秒内告知。某个任务的致命错误会终止同一张卡上的其他任务。清除自身环境变量的进程仅受监视。以守护进程同一用户运行的任务可以向守护进程下达命令，例如停止它，从而中断同卡其他任务。同一张卡上的任务须以同一用户运行，并共用主机的 IPC 命名空间。每个任务一张卡。本项目未在硬件上测试。",
 	}
 }
 
@@ -113,6 +114,40 @@ func (b *Backend) Probe(context.Context) error {
 	return nil
 }
 
+// noCard is a number that no card has, so that a daemon serves none.
+const noCard = "-1"
+
+// SelfTest starts a daemon that no card is visible to, has it answer and stops it: what keeps one from starting, from being
+// reached or from obeying on this node shows here, and not at the first share. That limits bind, a task with a card alone
+// could show. What a kill leaves of it is a daemon of ours without a share, which the reconciler stops.
+func (b *Backend) SelfTest(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	d := b.dirsAt("selftest")
+	if err := b.stop(ctx, d); err != nil {
+		return err
+	}
+	err := b.start(ctx, noCard, d)
+	if err == nil {
+		err = b.answers(ctx, d)
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+	defer cancel()
+	if err := errors.Join(err, b.stop(undo, d)); err != nil {
+		return fmt.Errorf("a daemon of MPS that no card is visible to: %w", err)
+	}
+	return nil
+}
+
+// answers has a daemon list its servers.
+func (b *Backend) answers(ctx context.Context, d dirs) error {
+	out, err := b.command(ctx, d, "get_server_list")
+	if err == nil && out.ExitCode != 0 {
+		err = fmt.Errorf("it does not answer: status %d: %s", out.ExitCode, firstLine(out))
+	}
+	return err
+}
+
 // dirs are the folders of one card's daemon, as the machine knows them.
 type dirs struct{ card, pipe, log string }
 
@@ -121,7 +156,11 @@ func (b *Backend) base() string { return filepath.Join(b.host.Dir, string(accel.
 // dirs has short names, since the sockets' paths must be.
 func (b *Backend) dirs(card string) dirs {
 	sum := sha256.Sum256([]byte(card))
-	dir := filepath.Join(b.base(), "c"+hex.EncodeToString(sum[:4]))
+	return b.dirsAt("c" + hex.EncodeToString(sum[:4]))
+}
+
+func (b *Backend) dirsAt(name string) dirs {
+	dir := filepath.Join(b.base(), name)
 	return dirs{card: dir, pipe: filepath.Join(dir, "pipe"), log: filepath.Join(dir, "log")}
 }
 
@@ -179,7 +218,9 @@ func (b *Backend) setup(a share.Ask) share.Setup {
 	}}
 	if a.Container {
 		s.Env[envPipe] = target
-		s.Mounts = []share.Mount{{Source: pipe, Target: target}}
+		// A client opens and connects to what lies in the folder, and makes nothing there: NVIDIA's own container toolkit mounts
+		// it like this too. So no task can put a pipe of its own in the place of the daemon's.
+		s.Mounts = []share.Mount{{Source: pipe, Target: target, ReadOnly: true}}
 		s.IPCHost = true
 	}
 	if a.ComputePct > 0 && a.ComputePct < 100 {

@@ -87,11 +87,11 @@ func TestPrepare_Setup(t *testing.T) {
 	}{
 		"memory and threads": {asked("a", card, 10240, 30), share.Setup{
 			Env:    map[string]string{envPipe: target, envMemory: "0=10240M", envThreads: "30"},
-			Mounts: []share.Mount{{Source: pipe, Target: target}}, IPCHost: true,
+			Mounts: []share.Mount{{Source: pipe, Target: target, ReadOnly: true}}, IPCHost: true,
 		}},
 		"no cap of compute": {asked("b", card, 1, 0), share.Setup{
 			Env:    map[string]string{envPipe: target, envMemory: "0=1M"},
-			Mounts: []share.Mount{{Source: pipe, Target: target}}, IPCHost: true,
+			Mounts: []share.Mount{{Source: pipe, Target: target, ReadOnly: true}}, IPCHost: true,
 		}},
 		"a process of the host": {
 			func() share.Ask { a := asked("c", card, 512, 100); a.Container = false; return a }(),
@@ -365,7 +365,8 @@ func FuzzParseEnviron(f *testing.F) {
 	})
 }
 
-// Tasks write to the pipe directory: what they left goes before a daemon is started in it, which would follow their links.
+// What a process of the daemon's user left in the pipe directory goes before a daemon is started there, which would follow
+// its links.
 func TestEnsure_FollowsNoLinkOfATask(t *testing.T) {
 	t.Parallel()
 	m := machine(t)
@@ -377,5 +378,52 @@ func TestEnsure_FollowsNoLinkOfATask(t *testing.T) {
 	prepare(t, b, asked("a", card, 1024, 0))
 	if info, err := os.Lstat(filepath.Join(pipe, "nvidia-cuda-mps-control.pid")); err == nil && info.Mode()&os.ModeSymlink != 0 {
 		t.Error("the link is there still")
+	}
+}
+
+// The self-test needs no card, tells what is wrong with the daemon, leaves nothing and touches nothing.
+func TestSelfTest(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		harm func(*nvidiatest.Machine)
+		want string // of the error; empty for none
+	}{
+		"all well":               {func(*nvidiatest.Machine) {}, ""},
+		"a daemon that is taken": {func(m *nvidiatest.Machine) { m.StartMPS(map[string]string{envVisible: card}) }, ""},
+		"it does not start":      {func(m *nvidiatest.Machine) { m.Break(program, true) }, "it ends with 1: Cannot start the MPS control daemon: permission denied"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			m := machine(t)
+			c.harm(m)
+			b, before := backend(m), m.Daemons()
+			err := b.SelfTest(t.Context())
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("self-test: %v, want %q", err, c.want)
+			}
+			if !slices.Equal(m.Daemons(), before) {
+				t.Errorf("left: %v, before: %v", m.Daemons(), before)
+			}
+		})
+	}
+}
+
+// A driver that dies in its self-test leaves a daemon of ours without a share.
+func TestSelfTest_WhatAKillLeavesIsStopped(t *testing.T) {
+	t.Parallel()
+	m := machine(t)
+	b := backend(m)
+	left := func() { m.StartMPS(map[string]string{envVisible: noCard, envPipe: b.dirsAt("selftest").pipe}) }
+	left()
+	prepare(t, b, asked("a", card, 1024, 0)) // it serves no card, so none is refused for it
+	if err := b.Release(t.Context(), asked("a", card, 1024, 0).ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Reconcile(t.Context(), nil); err != nil || len(m.Daemons()) != 0 {
+		t.Errorf("the reconciler leaves %v, %v", m.Daemons(), err)
+	}
+	left()
+	if err := b.SelfTest(t.Context()); err != nil || len(m.Daemons()) != 0 {
+		t.Errorf("the next self-test leaves %v, %v", m.Daemons(), err)
 	}
 }
