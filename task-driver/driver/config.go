@@ -20,6 +20,7 @@ type Config struct {
 	StateDir       string   `codec:"state_dir"`
 	GrantPublicKey string   `codec:"grant_public_key"` // base64 of an Ed25519 public key; empty: no grant is accepted
 	OrphanAfter    string   `codec:"orphan_after"`
+	ReconcileEvery string   `codec:"reconcile_every"`
 	Docker         *Docker  `codec:"docker"`
 	Process        *Process `codec:"process"`
 
@@ -44,6 +45,7 @@ func configSchema() *hclspec.Spec {
 		"state_dir":        nomadplugin.OptString("state_dir", defaultStateDir),
 		"grant_public_key": nomadplugin.Attr("grant_public_key", "string", false),
 		"orphan_after":     nomadplugin.OptString("orphan_after", "10m"),
+		"reconcile_every":  nomadplugin.OptString("reconcile_every", share.ReconcileEvery.String()),
 		"docker":           nomadplugin.Block("docker", false, dockerSchema()),
 		"process": nomadplugin.Block("process", false, nomadplugin.Object(nomadplugin.Fields{
 			"enabled": nomadplugin.OptBool("enabled", false),
@@ -61,6 +63,8 @@ type settings struct {
 	overuse     bronze.Policy
 	cache       modelcache.Options
 	models      *modelcache.Cache
+
+	reconcileEvery time.Duration
 }
 
 // settle fills defaults and checks. Each problem is a sentence that says what to write.
@@ -95,8 +99,19 @@ func (c Config) settle() (settings, error) {
 		}
 		s.orphanAfter = d
 	}
+	s.reconcileEvery = share.ReconcileEvery
+	if s.ReconcileEvery != "" {
+		d, err := time.ParseDuration(s.ReconcileEvery)
+		if err != nil || d < leastReconcile || d > share.ReconcileEvery {
+			problems = append(problems, fmt.Errorf(`reconcile_every: %q is not a duration from %s to %s: write for example "30s"`, s.ReconcileEvery, leastReconcile, share.ReconcileEvery))
+		}
+		s.reconcileEvery = d
+	}
 	return s, errors.Join(problems...)
 }
+
+// leastReconcile bounds how much of a processor the looks for leftovers take, which ask every maker's tool.
+const leastReconcile = time.Second
 
 func (s settings) tasksDir() string  { return filepath.Join(s.StateDir, "tasks") }
 func (s settings) leasesDir() string { return filepath.Join(s.StateDir, "leases") }

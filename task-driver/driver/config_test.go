@@ -135,6 +135,7 @@ func TestPluginConfig(t *testing.T) {
 		"not a key":        {map[string]any{"grant_public_key": "abc"}, "grant_public_key: it is not an Ed25519 key"},
 		"relative folder":  {map[string]any{"state_dir": "data"}, `state_dir: "data" is not absolute`},
 		"no duration":      {map[string]any{"orphan_after": "soon"}, `orphan_after: "soon" is not a duration`},
+		"too seldom":       {map[string]any{"reconcile_every": "2m"}, `reconcile_every: "2m" is not a duration from 1s to 1m0s`},
 		"no endpoint":      {map[string]any{"docker": map[string]any{"endpoint": "/var/run/docker.sock"}}, "docker.endpoint"},
 		"a tcp endpoint":   {map[string]any{"docker": map[string]any{"endpoint": "tcp://127.0.0.1:2375"}}, ""},
 		"everything is on": {map[string]any{"docker": map[string]any{}, "process": map[string]any{"enabled": true, "user": "nobody"}}, ""},

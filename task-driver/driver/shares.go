@@ -148,9 +148,10 @@ func (d *Driver) liveTasks(ctx context.Context) (live share.Live, seen bool, err
 	return live, seen, nil
 }
 
-// reconcileShares removes leftovers of shares, and then leases that nobody has, at once and then every minute, until ctx ends.
+// reconcileShares removes leftovers of shares, and then leases that nobody has, at once and then time and again, until ctx ends.
 func (d *Driver) reconcileShares(ctx context.Context) {
-	ticker := time.NewTicker(share.ReconcileEvery)
+	s, _ := d.current()
+	ticker := time.NewTicker(s.reconcileEvery)
 	defer ticker.Stop()
 	for {
 		if err := d.shares().Reconcile(ctx, d.liveShares); err != nil && ctx.Err() == nil {

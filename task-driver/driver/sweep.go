@@ -9,12 +9,10 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/supervisor"
 )
 
-// retryDestroyEvery is how often a destroy that failed is tried again: Nomad does not ask a second time.
-const retryDestroyEvery = 30 * time.Second
-
 // sweep removes what was left for tasks nobody asked for again: containers with our label, state folders and leases, of
 // earlier processes of this driver and of starts that could not be undone. It waits long enough for Nomad to bring back every
-// task it knows. And it goes on to try destroys that failed, since the cards of those tasks stay leased until they succeed.
+// task it knows. And it goes on to try destroys that failed, twice as often as leftovers are looked for: Nomad does not ask a
+// second time, and the cards of those tasks stay leased until they succeed.
 func (d *Driver) sweep(ctx context.Context) {
 	s, _ := d.current()
 	var orphans <-chan time.Time
@@ -23,7 +21,7 @@ func (d *Driver) sweep(ctx context.Context) {
 		defer every.Stop()
 		orphans = every.C
 	}
-	ticker := time.NewTicker(retryDestroyEvery)
+	ticker := time.NewTicker(s.reconcileEvery / 2)
 	defer ticker.Stop()
 	for {
 		select {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ReconcileEvery is how often leftovers are looked for.
+// ReconcileEvery is how often at least leftovers are looked for.
 const ReconcileEvery = time.Minute
 
 // Live is what the driver knows of tasks at one moment.
