@@ -338,3 +338,29 @@ func readUsage(raw []byte) Usage {
 	}
 	return Usage{PromptTokens: prompt, CachedTokens: cached, CompletionTokens: completion}
 }
+
+// Words is the number of bytes of text that an answer gives out: what an estimate of its tokens goes by.
+func Words(answer []byte) int {
+	s := scanner{b: answer}
+	sum := 0
+	var visit func(name []byte, at int) (int, error)
+	visit = func(name []byte, at int) (int, error) {
+		switch s.at(at) {
+		case '{':
+			return s.object(at, visit)
+		case '[':
+			return s.list(at, func(at int) (int, error) { return visit(name, at) })
+		}
+		s.text = 0
+		end, err := s.value(at)
+		switch string(name) {
+		case "content", "text", "reasoning", "reasoning_content", "arguments", "thinking":
+			sum += s.text
+		}
+		return end, err
+	}
+	if _, err := s.object(s.blank(0), visit); err != nil {
+		return 0
+	}
+	return sum
+}

@@ -156,3 +156,17 @@ func BenchmarkAnswer(b *testing.B) {
 		}
 	})
 }
+
+func TestWords(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`{"id":"long id","choices":[{"message":{"role":"assistant","content":"12345","tool_calls":[{"function":{"name":"f","arguments":"67"}}]}}]}`: 7,
+		`{"content":[{"type":"text","text":"123"},"4"]}`: 4,
+		`{"content":"1`: 0,
+		`[]`:            0,
+	} {
+		if got := Words([]byte(text)); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+}

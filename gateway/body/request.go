@@ -15,12 +15,9 @@ type Request struct {
 	Stream    bool
 	WantUsage bool // the client itself asked the stream for usage
 
-	User, CacheKey string // the fields user and prompt_cache_key; empty without them
 	// MaxTokens is the longest answer asked for, of max_tokens, max_completion_tokens and max_output_tokens; nil
 	// without any.
 	MaxTokens *int64
-	System    Span   // value of system or instructions at the top
-	Turns     []Turn // of the conversation, in order; nil for what is none
 	// PromptTokens is an estimate: a token for four bytes of text, and one for each number of a prompt of numbers.
 	// Pictures and sounds count nothing.
 	PromptTokens int
@@ -29,13 +26,6 @@ type Request struct {
 	optionsAt Span // value of stream_options
 	includeAt Span // value of include_usage in it
 	open      int  // place after the first bracket
-	inline    [8]Turn
-}
-
-// Turn is one message of a conversation.
-type Turn struct {
-	Role    string
-	Content Span // of the value, quotes and brackets included
 }
 
 // prompts are the fields that an engine reads as its prompt.
@@ -86,18 +76,6 @@ func (r *Request) field(s *scanner, name []byte, at int) (end int, err error) {
 	case "model":
 		r.Model, end, err = s.text1(at, "model")
 		r.modelAt = Span{at, end}
-	case "user":
-		if s.at(at) == '"' {
-			r.User, end, err = s.text1(at, "user")
-			return end, err
-		}
-		return s.value(at)
-	case "prompt_cache_key":
-		if s.at(at) == '"' {
-			r.CacheKey, end, err = s.text1(at, "prompt_cache_key")
-			return end, err
-		}
-		return s.value(at)
 	case "stream":
 		r.Stream, end, err = s.flag(at, "stream")
 	case "stream_options":
@@ -107,19 +85,6 @@ func (r *Request) field(s *scanner, name []byte, at int) (end int, err error) {
 		if n, bad := strconv.ParseInt(string(s.b[at:end]), 10, 64); err == nil && bad == nil && (r.MaxTokens == nil || n > *r.MaxTokens) {
 			r.MaxTokens = &n
 		}
-	case "messages", "input":
-		if s.at(at) == '[' {
-			r.Turns = r.inline[:0]
-			end, err = s.list(at, func(i int) (int, error) { return r.turn(s, i) })
-			if len(r.Turns) == 0 {
-				r.Turns = nil
-			}
-			break
-		}
-		end, err = s.value(at)
-	case "system", "instructions":
-		end, err = s.value(at)
-		r.System = Span{at, end}
 	default:
 		end, err = s.value(at)
 	}
@@ -127,44 +92,6 @@ func (r *Request) field(s *scanner, name []byte, at int) (end int, err error) {
 		r.PromptTokens += (s.text+3)/4 + s.numbers
 	}
 	return end, err
-}
-
-// turn reads one message. What is none is walked over.
-func (r *Request) turn(s *scanner, at int) (int, error) {
-	if s.at(at) != '{' {
-		return s.value(at)
-	}
-	t := Turn{}
-	end, err := s.object(at, func(name []byte, at int) (int, error) {
-		end, err := s.value(at)
-		if err != nil {
-			return end, err
-		}
-		switch string(name) {
-		case "role":
-			t.Role = role(s.b[at:end])
-		case "content":
-			t.Content = Span{at, end}
-		}
-		return end, nil
-	})
-	if t.Role != "" {
-		r.Turns = append(r.Turns, t)
-	}
-	return end, err
-}
-
-// role is the value of the field role, without a new string for the usual ones.
-func role(raw []byte) string {
-	for _, usual := range []string{"user", "assistant", "system", "developer", "tool"} {
-		if len(raw) == len(usual)+2 && string(raw[1:len(raw)-1]) == usual {
-			return usual
-		}
-	}
-	if len(raw) > 64 || raw[0] != '"' {
-		return ""
-	}
-	return unquote(raw)
 }
 
 // options reads stream_options.

@@ -23,32 +23,13 @@ func sent(t testing.TB, p Pieces) string {
 
 func TestRead_TakesWhatRoutingNeeds(t *testing.T) {
 	t.Parallel()
-	const text = ` {"model" : "qw\u0065n", "stream":true,"user":"u1","prompt_cache_key":"k","max_tokens":7,"max_completion_tokens":9,
-"stream_options":{"include_usage" : true},"messages":[{"role":"system","content":"be brief"},{"content":[{"type":"text","text":"hello you"},
-{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}],"role":"user"},7,{"role":"assistant","tool_calls":[]}],"top_k":5} `
-	r, err := Read([]byte(text))
+	r, err := Read([]byte(` {"model" : "qw\u0065n", "stream":true,"max_tokens":7,"max_completion_tokens":9,
+"stream_options":{"include_usage" : true},"messages":[{"role":"system","content":"be brief","stream":false}],"top_k":5} `))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Model != "qwen" || !r.Stream || !r.WantUsage || r.User != "u1" || r.CacheKey != "k" || *r.MaxTokens != 9 {
+	if r.Model != "qwen" || !r.Stream || !r.WantUsage || *r.MaxTokens != 9 {
 		t.Errorf("%+v", r)
-	}
-	var turns []string
-	for _, turn := range r.Turns {
-		turns = append(turns, turn.Role+" "+text[turn.Content.Start:turn.Content.End])
-	}
-	want := []string{
-		`system "be brief"`,
-		`user [{"type":"text","text":"hello you"},
-{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}]`,
-		"assistant ",
-	}
-	if diff := cmp.Diff(want, turns); diff != "" {
-		t.Errorf("turns (-want +got)\n%s", diff)
-	}
-	anthropic, err := Read([]byte(`{"model":"m","system":"you are","messages":[{"role":"user","content":"hi"}]}`))
-	if err != nil || anthropic.System != (Span{22, 31}) {
-		t.Errorf("%+v, %v", anthropic, err)
 	}
 }
 

@@ -30,7 +30,7 @@ type Upload struct {
 	form  form
 	mem   []byte
 	file  *os.File
-	named bool // the file has its name still
+	named bool  // the file has its name still
 	size  int64 // of what came
 	ended error // nil while more may come; io.EOF after the end
 	turn  int   // of the reader that may read

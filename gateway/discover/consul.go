@@ -40,17 +40,19 @@ func NewConsul(addr, token string) (*Consul, error) {
 }
 
 // Names lists the services of the catalog.
-func (c *Consul) Names(ctx context.Context, index uint64) (map[string][]string, uint64, error) {
+func (c *Consul) Names(ctx context.Context, index uint64) (map[string]Offer, uint64, error) {
 	opts := (&consul.QueryOptions{WaitIndex: index, WaitTime: hold}).WithContext(ctx)
 	services, meta, err := c.client.Catalog().Services(opts)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list Consul services: %w", err)
 	}
-	models := make(map[string][]string, len(services))
+	offers := make(map[string]Offer, len(services))
 	for name, tags := range services {
-		models[name] = modelsOf(tags)
+		offer := Offer{}
+		offer.add(tags)
+		offers[name] = offer
 	}
-	return models, meta.LastIndex, nil
+	return offers, meta.LastIndex, nil
 }
 
 // Live lists the instances whose checks pass.

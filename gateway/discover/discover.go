@@ -14,8 +14,25 @@ import (
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
-// ModelTag begins the service tag that names a model served under its own name: heteroflow.model=<name>.
-const ModelTag = "heteroflow.model="
+// What the tags of a service say begins with these.
+const (
+	ModelTag  = "heteroflow.model="  // the name of a model that clients may ask for; there may be several
+	ServedTag = "heteroflow.served=" // the name by which the engine knows it, where that is another
+	PathTag   = "heteroflow.path="   // a path of the engine's own that clients may use; there may be several
+	EngineTag = "heteroflow.engine=" // the kind of engine, as internal/inference names it
+)
+
+// Offer is what a service offers by its tags.
+type Offer struct {
+	Models []string // sorted
+	Paths  []string // sorted
+	Served string   // empty when the engine knows the models by their names
+	Engine string   // empty when it is not said
+}
+
+func (o Offer) equal(other Offer) bool {
+	return slices.Equal(o.Models, other.Models) && slices.Equal(o.Paths, other.Paths) && o.Served == other.Served && o.Engine == other.Engine
+}
 
 // Instance is one live copy of a service.
 type Instance struct {
@@ -25,16 +42,16 @@ type Instance struct {
 
 // Service is a name in a registry with its live instances, ordered by id.
 type Service struct {
-	Name      string
-	Models    []string // from its tags, sorted
+	Name string
+	Offer
 	Instances []Instance
 }
 
 // Registry is where services are registered. Both calls block until something changed since index, or for as
 // long as the registry holds a query; index 0 answers at once.
 type Registry interface {
-	// Names lists the services and their model tags.
-	Names(ctx context.Context, index uint64) (models map[string][]string, next uint64, err error)
+	// Names lists the services with what they offer.
+	Names(ctx context.Context, index uint64) (offers map[string]Offer, next uint64, err error)
 	// Live lists the instances of one service that may take traffic.
 	Live(ctx context.Context, name string, index uint64) (instances []Instance, next uint64, err error)
 }
@@ -110,31 +127,31 @@ func (w *Watcher) notify() {
 
 // Run follows the registry until the context ends, and returns after every watch it started has ended.
 func (w *Watcher) Run(ctx context.Context) error {
-	names := make(chan map[string][]string)
+	names := make(chan map[string]Offer)
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() {
 		w.follow(ctx, "services", func(ctx context.Context, index uint64) (uint64, error) {
-			models, next, err := w.registry.Names(ctx, index)
+			offers, next, err := w.registry.Names(ctx, index)
 			if err == nil {
 				select {
-				case names <- models:
+				case names <- offers:
 				case <-ctx.Done():
 				}
 			}
 			return next, err
 		})
 	})
-	var models map[string][]string
+	var offers map[string]Offer
 	for {
 		w.mu.Lock()
 		changed := w.changed
 		w.mu.Unlock()
-		if models != nil {
-			w.reconcile(ctx, models)
+		if offers != nil {
+			w.reconcile(ctx, offers)
 		}
 		select {
-		case models = <-names:
+		case offers = <-names:
 		case <-changed:
 		case <-ctx.Done():
 			w.stopAll()
@@ -144,12 +161,12 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // reconcile starts a watch for each service that should be followed and has none, and stops the others.
-func (w *Watcher) reconcile(ctx context.Context, models map[string][]string) {
+func (w *Watcher) reconcile(ctx context.Context, offers map[string]Offer) {
 	w.mu.Lock()
-	want := map[string][]string{}
-	for name, m := range models {
-		if len(m) > 0 || w.wanted[name] {
-			want[name] = m
+	want := map[string]Offer{}
+	for name, o := range offers {
+		if len(o.Models) > 0 || w.wanted[name] {
+			want[name] = o
 		}
 	}
 	var ended []*watched
@@ -162,14 +179,14 @@ func (w *Watcher) reconcile(ctx context.Context, models map[string][]string) {
 			dirty = true
 		}
 	}
-	for name, m := range want {
+	for name, o := range want {
 		s := w.services[name]
 		if s == nil {
 			s = w.start(ctx, name)
 			dirty = true
 		}
-		if !slices.Equal(s.Models, m) {
-			s.Models = m
+		if !s.equal(o) {
+			s.Offer = o
 			dirty = true
 		}
 	}
@@ -250,14 +267,26 @@ func (w *Watcher) stopAll() {
 	}
 }
 
-// modelsOf reads the model tags out of a service's tags.
-func modelsOf(tags []string) []string {
-	var models []string
+// add takes what one list of tags says.
+func (o *Offer) add(tags []string) {
 	for _, tag := range tags {
-		if name, ok := strings.CutPrefix(tag, ModelTag); ok && name != "" {
-			models = append(models, name)
+		key, value, _ := strings.Cut(tag, "=")
+		if value == "" {
+			continue
+		}
+		switch key + "=" {
+		case ModelTag:
+			o.Models = append(o.Models, value)
+		case PathTag:
+			o.Paths = append(o.Paths, value)
+		case ServedTag:
+			o.Served = value
+		case EngineTag:
+			o.Engine = value
 		}
 	}
-	slices.Sort(models)
-	return slices.Compact(models)
+	slices.Sort(o.Models)
+	o.Models = slices.Compact(o.Models)
+	slices.Sort(o.Paths)
+	o.Paths = slices.Compact(o.Paths)
 }

@@ -194,10 +194,10 @@ func TestRegistry_WatcherFollows(t *testing.T) {
 			defer func() { cancel(); <-done }()
 
 			f.set(func() {
-				f.services["llm"] = fakeService{tags: []string{"x", ModelTag + "sim-7b"}, instances: map[string]string{"a": a}}
+				f.services["llm"] = fakeService{tags: []string{"x", PathTag + "/pooling", ModelTag + "sim-7b", ServedTag + "Qwen/Qwen3-8B", EngineTag + "vllm", PathTag}, instances: map[string]string{"a": a}}
 				f.services["db"] = fakeService{instances: map[string]string{"d": a}}
 			})
-			llm := Service{Name: "llm", Models: []string{"sim-7b"}, Instances: []Instance{{ID: "a", Addr: a}}}
+			llm := Service{Name: "llm", Offer: Offer{Models: []string{"sim-7b"}, Paths: []string{"/pooling"}, Served: "Qwen/Qwen3-8B", Engine: "vllm"}, Instances: []Instance{{ID: "a", Addr: a}}}
 			await(t, w, []Service{llm})
 			if err := w.Err(); err != nil {
 				t.Errorf("in step: %v", err)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -54,25 +53,25 @@ func NewNomad(addr, token string) (*Nomad, error) {
 }
 
 // Names lists the services of every namespace.
-func (n *Nomad) Names(ctx context.Context, index uint64) (map[string][]string, uint64, error) {
+func (n *Nomad) Names(ctx context.Context, index uint64) (map[string]Offer, uint64, error) {
 	opts := (&api.QueryOptions{WaitIndex: index, WaitTime: hold, Namespace: "*"}).WithContext(ctx)
 	stubs, meta, err := n.client.Services().List(opts)
 	if err != nil {
 		return nil, 0, fmt.Errorf("list Nomad services: %w", err)
 	}
-	models, spaces := map[string][]string{}, map[string][]string{}
+	offers, spaces := map[string]Offer{}, map[string][]string{}
 	for _, stub := range stubs {
 		for _, s := range stub.Services {
 			spaces[s.ServiceName] = append(spaces[s.ServiceName], stub.Namespace)
-			all := append(models[s.ServiceName], modelsOf(s.Tags)...)
-			slices.Sort(all)
-			models[s.ServiceName] = slices.Compact(all)
+			offer := offers[s.ServiceName]
+			offer.add(s.Tags)
+			offers[s.ServiceName] = offer
 		}
 	}
 	n.mu.Lock()
 	n.spaces = spaces
 	n.mu.Unlock()
-	return models, meta.LastIndex, nil
+	return offers, meta.LastIndex, nil
 }
 
 // spacesOf lists the namespaces of a service. Nomad lists services of all namespaces, but instances of one only.

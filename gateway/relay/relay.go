@@ -1,7 +1,9 @@
+// Package relay carries one request to an engine and its answer back: it tries another backend while nothing of an
+// answer has been passed on, reads usage as it goes by, ends what broke as broken, and stops the backend when the
+// client leaves. Who may call, and which backends there are, do not belong here.
 package relay
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -9,52 +11,138 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/heteroflow/heteroflow/gateway/balance"
+	"github.com/heteroflow/heteroflow/gateway/body"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
+
+// Rules say how long a backend may take, and how often another is tried. Zero values mean the defaults.
+type Rules struct {
+	Headers    time.Duration // to the headers of a stream; 1 minute
+	Whole      time.Duration // to those of an answer that comes whole, which is all of its work; 10 minutes
+	FirstToken time.Duration // from the headers of a stream to its first event; 5 minutes
+	Idle       time.Duration // between two pieces of an answer; 1 minute
+	Keepalive  time.Duration // between comments in a silent stream; 15 seconds, below 0 none
+	Tries      int           // backends tried for one request; 2, and 1 forbids another one
+}
+
+func (r Rules) withDefaults() Rules {
+	for _, d := range []struct {
+		to   *time.Duration
+		then time.Duration
+	}{
+		{&r.Headers, time.Minute},
+		{&r.Whole, 10 * time.Minute},
+		{&r.FirstToken, 5 * time.Minute},
+		{&r.Idle, time.Minute},
+		{&r.Keepalive, 15 * time.Second},
+	} {
+		if *d.to == 0 {
+			*d.to = d.then
+		}
+	}
+	if r.Tries == 0 {
+		r.Tries = 2
+	}
+	return r
+}
+
+// Call is one request, as far as it is understood.
+type Call struct {
+	Operation Operation
+	Content   Content
+	Model     string // as the client named it, and as it is named in the answer
+	Stream    bool
+	WantUsage bool // the client itself asked the stream for usage
+	// PromptTokens is an estimate, for engines that tell nothing.
+	PromptTokens int
+
+	Service string // whose budget of further tries is used
+	Pool    *balance.Pool
+	Ask     balance.Ask
+	Rules   Rules
+	// HalfClosed calls its argument when the client will send nothing more, which says that it left or that it only
+	// waits; nil where that cannot be told.
+	HalfClosed func(func())
+}
 
 // Outcome is what happened to one request.
 type Outcome struct {
 	Status    int // sent to the client; 499 when it left before
 	End       string
 	Backend   string // id of the last one tried
-	Tries     int
+	Tried     []Try
 	FirstByte time.Duration // 0 when nothing came
-	Usage     Usage
+	Usage     body.Usage
+	Estimated bool // some of the usage is an estimate
+	Chunks    int  // events of a stream that gave out tokens
+}
+
+// Try is one backend that was asked.
+type Try struct {
+	Backend string `json:"backend"`
+	Status  int    `json:"status,omitempty"` // 0: it did not answer
+	Error   string `json:"error,omitempty"`  // why its answer was not taken
 }
 
 // StatusClientGone stands for an answer nobody waited for. Source: nginx's log convention.
 const StatusClientGone = 499
 
 const (
-	maxAnswer = 256 << 20 // a whole answer kept until it is complete
-	maxEvent  = 32 << 20  // one event of a stream, which is passed on whole
-	maxTries  = 3
+	maxKept  = 1 << 20  // of a whole answer that is kept until it is complete
+	maxEvent = 32 << 20 // one event of a stream, which is passed on whole
+	maxError = 1 << 20  // of an error's text
 
+	// hold is how long the headers of a stream are kept back for its first event: a backend that breaks at once can
+	// then be answered for with a real status.
+	hold = 250 * time.Millisecond
 	// writeWait is how long a client may take to read what was written: one that reads nothing must not hold a backend.
 	writeWait = 2 * time.Minute
+	// Engines on uvicorn close a connection that was idle for five seconds.
+	idleConn = 4 * time.Second
+	connect  = 3 * time.Second
 )
 
 // Relay sends requests to backends. It is safe for concurrent use.
 type Relay struct {
-	client *http.Client
+	transport *http.Transport
+	via       string
+	budgets   sync.Map // of *budget, by service
+	noOptions sync.Map // ids of backends that refuse stream_options
 }
 
-// New makes a relay. headerTimeout bounds the wait for a backend's headers; the answer itself has no time limit.
-func New(headerTimeout time.Duration) *Relay {
-	return &Relay{client: &http.Client{
-		Transport: &http.Transport{
-			DialContext:           (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-			MaxIdleConnsPerHost:   512,
-			IdleConnTimeout:       60 * time.Second,
-			ResponseHeaderTimeout: headerTimeout,
-			DisableCompression:    true, // bytes pass as the engine wrote them
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+// New makes a relay; its name tells it from others, so that a request that comes back to it is found.
+func New(name string) *Relay {
+	return &Relay{via: "1.1 heteroflow-" + name, transport: &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 512,
+		IdleConnTimeout:     idleConn,
+		DisableCompression:  true, // bytes pass as the engine wrote them
 	}}
+}
+
+// Looped reports whether the request has been here before, or at so many gateways that it goes in circles.
+func (r *Relay) Looped(in *http.Request) bool {
+	gateways := 0
+	for _, value := range in.Header["Via"] {
+		for hop := range strings.SplitSeq(value, ",") {
+			hop = strings.TrimSpace(hop)
+			if hop == r.via {
+				return true
+			}
+			if strings.HasPrefix(hop, "1.1 heteroflow-") {
+				gateways++
+			}
+		}
+	}
+	return gateways > 8
 }
 
 // errBackend marks a failure after which another backend may be tried, since nothing reached the client.
@@ -68,307 +156,390 @@ type errBackend struct {
 func (e *errBackend) Error() string { return e.err.Error() }
 func (e *errBackend) Unwrap() error { return e.err }
 
-// Exchange answers the client by a backend of the pool; ask says which one to prefer. It always writes a response unless the client has left.
-func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, req Request, pool *balance.Pool, ask balance.Ask) Outcome {
-	x := &exchange{relay: r, w: w, in: in, req: req, began: time.Now()}
-	body, err := req.AskUsage()
-	if err != nil {
-		WriteError(w, http.StatusBadRequest, "invalid_request_error", "", err.Error())
-		return Outcome{Status: http.StatusBadRequest, End: store.EndRefused}
+// outcome is what the failure says of the backend. One that says it is full answers in good health.
+func (e *errBackend) outcome() balance.Outcome {
+	after := retryAfter(e.header)
+	if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable && after > 0 {
+		return balance.Busy(after)
 	}
-	ask.Not, ask.Stream = map[string]bool{}, req.Stream
+	return balance.Failed
+}
+
+// What a backend did not do in time.
+var (
+	errSilent = errors.New("no answer came in time")
+	errNoWord = errors.New("no first token came in time")
+	errStall  = errors.New("the answer stopped going on")
+)
+
+// Exchange answers the client by a backend of the pool. It always writes a response unless the client has left.
+func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, c Call) Outcome {
+	c.Rules = c.Rules.withDefaults()
+	x := &exchange{relay: r, w: w, flusher: http.NewResponseController(w), in: in, call: c, began: time.Now()}
+	x.asked = []byte(`"model":"` + c.Model + `"`)
+	if c.HalfClosed != nil && in.ProtoAtLeast(1, 1) {
+		c.HalfClosed(x.knock)
+	}
+	defer x.close()
+	stored, _ := r.budgets.LoadOrStore(c.Service, &budget{})
+	allowed := stored.(*budget) //nolint:forcetypeassert // nothing else is stored there
+	allowed.request(x.began)
+	c.Ask.Not, c.Ask.Stream = map[string]bool{}, c.Stream
 	var last *errBackend
-	for x.out.Tries < maxTries {
-		lease := pool.Take(ask)
+	for len(x.out.Tried) < c.Rules.Tries {
+		if last != nil && !allowed.take(time.Now()) {
+			break
+		}
+		lease := c.Pool.Take(c.Ask)
 		if lease == nil {
 			break
 		}
-		ask.Not[lease.ID] = true
-		x.lease = lease
-		x.out.Tries++
+		c.Ask.Not[lease.ID] = true
 		x.out.Backend = lease.ID
-		err := x.try(lease.Addr, body)
-		var retry *errBackend
-		isRetry := errors.As(err, &retry)
-		switch {
-		case in.Context().Err() != nil:
-			lease.Done(balance.Neutral)
-		case isRetry && retry.status == http.StatusTooManyRequests:
-			lease.Done(balance.Busy(0))
-		case isRetry, x.out.End == store.EndUpstreamCut:
-			lease.Done(balance.Failed)
-		case x.out.End == store.EndDone:
-			lease.Done(balance.Success)
-		default:
-			lease.Done(balance.Neutral)
-		}
-		if in.Context().Err() != nil && x.out.End != store.EndDone {
-			x.out.End = store.EndClientGone
-			if !x.headersSent {
-				x.out.Status = StatusClientGone
-			}
+		var again bool
+		if last, again = x.take(lease); !again {
+			x.settle()
 			return x.out
 		}
-		if !isRetry {
-			return x.out
-		}
-		last = retry
 	}
 	x.giveUp(last)
+	x.settle()
 	return x.out
+}
+
+// take asks one backend. Again says that another may be asked.
+func (x *exchange) take(lease *balance.Lease) (failure *errBackend, again bool) {
+	x.lease, x.status = lease, 0
+	err := x.ask()
+	isRetry := errors.As(err, &failure)
+	gone := x.in.Context().Err() != nil
+	broken := x.call.Content.Err()
+	try := Try{Backend: lease.ID, Status: x.status}
+	switch {
+	case gone || broken != nil || x.out.End == store.EndClientGone:
+		lease.Done(balance.Neutral)
+	case isRetry:
+		try.Error = failure.Error()
+		lease.Done(failure.outcome())
+	case x.out.End == store.EndDone:
+		lease.Done(balance.Success)
+	case x.out.End == store.EndUpstreamError && x.out.Status < http.StatusInternalServerError && x.out.Status != http.StatusOK:
+		lease.Done(balance.Neutral) // the request's fault
+	default:
+		lease.Done(balance.Failed)
+	}
+	x.out.Tried = append(x.out.Tried, try)
+	switch {
+	case gone && x.out.End != store.EndDone:
+		x.out.End = store.EndClientGone
+		if !x.headersSent {
+			x.out.Status = StatusClientGone
+		}
+		return nil, false
+	case isRetry && broken != nil:
+		x.refuseContent(broken)
+		return nil, false
+	}
+	return failure, isRetry
 }
 
 // exchange is one request on its way.
 type exchange struct {
-	relay       *Relay
-	w           http.ResponseWriter
-	in          *http.Request
-	req         Request
-	lease       *balance.Lease // the one being tried
-	began       time.Time
+	relay   *Relay
+	w       http.ResponseWriter
+	flusher *http.ResponseController
+	in      *http.Request
+	call    Call
+	asked   []byte // the model's name as an engine that knows it by that name writes it
+	lease   *balance.Lease
+	status  int // of the backend's answer
+	began   time.Time
+	out     Outcome
+	events  int // passed on
+	told    int // chunks when the engine last told usage
+
+	mu          sync.Mutex // of what follows, and of writing to the client
 	headersSent bool
-	out         Outcome
+	streaming   http.Header // of a stream whose headers may be sent, until they are
+	wrote       time.Time   // when a stream was last written to
+	bounded     time.Time   // when the bound of writes was last set
+	tick        *time.Timer // sends headers that were kept back, then comments
+	closed      bool        // the client gets nothing more of this exchange
+}
+
+// close ends what runs beside the exchange.
+func (x *exchange) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.closed = true
+	if x.tick != nil {
+		x.tick.Stop()
+	}
+	if !x.bounded.IsZero() {
+		x.flusher.SetWriteDeadline(time.Time{}) //nolint:errcheck // a connection that was cut needs none
+	}
+}
+
+// knock finds out whether a client that will send nothing more still listens: what is written to one that left comes
+// back as an error. Before the answer begins that is an interim response, in a silent stream a comment.
+func (x *exchange) knock() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case x.closed:
+	case !x.headersSent:
+		x.w.WriteHeader(http.StatusProcessing)
+	case x.streaming != nil:
+		x.comment()
+	}
+}
+
+// comment writes a line that clients pass over. The lock is held.
+func (x *exchange) comment() {
+	if _, err := io.WriteString(x.w, ": keepalive\n\n"); err == nil {
+		x.flusher.Flush() //nolint:errcheck // the next write tells
+	}
+	x.wrote = time.Now()
+}
+
+// refuseContent answers when what the client sent went wrong while it was passed on.
+func (x *exchange) refuseContent(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.out.End = store.EndRefused
+	switch {
+	case errors.Is(err, body.ErrTooLarge):
+		x.out.Status = http.StatusRequestEntityTooLarge
+		x.writeError("invalid_request_error", "body_too_large", "The body is over the limit.")
+	case errors.Is(err, body.ErrBad):
+		x.out.Status = http.StatusBadRequest
+		x.writeError("invalid_request_error", "", strings.TrimPrefix(err.Error(), body.ErrBad.Error()+": "))
+	default: // the client stopped sending
+		x.out.End, x.out.Status = store.EndClientGone, StatusClientGone
+	}
+}
+
+func (x *exchange) writeError(kind, code, message string) {
+	x.headersSent = true
+	WriteError(x.w, x.in, x.out.Status, kind, code, message)
 }
 
 // giveUp tells the client that no backend answered, in the form that what was already sent allows.
 func (x *exchange) giveUp(last *errBackend) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	x.out.End = store.EndUpstreamError
+	timeout := last != nil && (errors.Is(last, errSilent) || errors.Is(last, errNoWord))
+	if timeout {
+		x.out.End = store.EndUpstreamTimeout
+	}
 	switch {
 	case x.headersSent:
-		x.failStream("no backend answered")
+		x.fail("no_backend", "no backend answered")
 	case last != nil && last.status != 0:
 		x.out.Status = last.status
-		copyHeaders(x.w.Header(), last.header)
+		answerHeaders(x.w.Header(), last.header)
 		x.w.Header().Set("Content-Length", fmt.Sprint(len(last.body)))
+		x.headersSent = true
 		x.w.WriteHeader(last.status)
 		x.w.Write(last.body) //nolint:errcheck // the client left; nothing else to tell
+	case timeout:
+		x.out.Status = http.StatusGatewayTimeout
+		x.writeError("api_error", "upstream_timeout", "no backend of this model answered in time; try again")
 	case last != nil:
 		x.out.Status = http.StatusBadGateway
-		WriteError(x.w, http.StatusBadGateway, "api_error", "upstream_unreachable", "no backend of this model answered; try again")
+		x.writeError("api_error", "upstream_unreachable", "no backend of this model answered; try again")
 	default:
 		x.out.End = store.EndRefused
-		var none int64
-		x.out.Usage = Usage{PromptTokens: &none, CompletionTokens: &none} // no engine was asked: known to be nothing
 		x.out.Status = http.StatusServiceUnavailable
 		x.w.Header().Set("Retry-After", "1")
-		WriteError(x.w, http.StatusServiceUnavailable, "api_error", "no_backend", fmt.Sprintf("the model %q has no live backend now; try again", x.req.Model))
+		x.writeError("api_error", "no_backend", fmt.Sprintf("the model %q has no live backend now; try again", x.call.Model))
 	}
 }
 
-// try sends the request to one backend. An *errBackend means that nothing of its answer reached the client.
-func (x *exchange) try(addr string, body []byte) error {
-	ctx, cancel := context.WithCancel(x.in.Context())
-	defer cancel() // closing the connection is what stops the engine
-	out, err := http.NewRequestWithContext(ctx, x.in.Method, "http://"+addr+x.in.URL.RequestURI(), bytes.NewReader(body))
-	if err != nil {
-		return &errBackend{err: fmt.Errorf("make request to %s: %w", addr, err)}
-	}
-	copyHeaders(out.Header, x.in.Header)
-	for _, name := range credentials { // the client's key is the gateway's business alone
-		out.Header.Del(name)
-	}
-	out.Header.Del("Accept-Encoding")
-	resp, err := x.relay.client.Do(out)
-	if err != nil {
-		return &errBackend{err: fmt.Errorf("ask %s: %w", addr, err)}
-	}
-	defer resp.Body.Close()
-	switch resp.StatusCode {
-	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
-		answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-		if err != nil {
-			return &errBackend{err: fmt.Errorf("read error of %s: %w", addr, err)}
+// fail ends an answer that has begun: in a stream with the protocol's error event and no end mark, and in any case
+// with the connection cut, so that no client takes a broken answer for a whole one. The lock is held.
+func (x *exchange) fail(code, message string) {
+	if x.streaming != nil {
+		if _, err := io.WriteString(x.w, brokenEvent(x.call.Operation.Shape, x.events, code, message)); err != nil {
+			return
 		}
-		return &errBackend{err: fmt.Errorf("%s answered %d", addr, resp.StatusCode), status: resp.StatusCode, body: answer, header: resp.Header}
 	}
-	if resp.StatusCode == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		return x.stream(resp)
-	}
-	return x.whole(resp)
+	x.cut()
 }
 
-// whole passes on an answer that is complete, so that one cut short can be asked of another backend.
-func (x *exchange) whole(resp *http.Response) error {
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err != nil {
-		return &errBackend{err: fmt.Errorf("read answer: %w", err)}
+// cut ends the connection without the last chunk. The lock is held.
+func (x *exchange) cut() {
+	if err := x.flusher.Flush(); err != nil {
+		return
 	}
-	if len(answer) > maxAnswer {
-		return &errBackend{err: fmt.Errorf("answer is over %d bytes", maxAnswer)}
+	if conn, _, err := x.flusher.Hijack(); err == nil {
+		conn.Close()
 	}
-	if x.headersSent {
-		// A stream was promised to the client by a backend that then died; this one answers whole.
-		return &errBackend{err: errors.New("backend does not stream")}
-	}
-	x.out.FirstByte = time.Since(x.began)
-	if usage, _, _ := inspect(answer); usage != nil {
-		x.out.Usage = *usage
-	}
-	x.out.Status = resp.StatusCode
-	x.out.End = store.EndDone
-	if resp.StatusCode >= 400 {
-		x.out.End = store.EndUpstreamError
-	}
-	copyHeaders(x.w.Header(), resp.Header)
-	x.w.Header().Set("Content-Length", fmt.Sprint(len(answer)))
-	x.w.WriteHeader(resp.StatusCode)
-	if _, err := x.w.Write(answer); err != nil {
-		x.out.End = store.EndClientGone
-	}
-	return nil
 }
 
-// stream passes on events as they come. Headers go out at once; until the first event has, a backend that dies
-// costs the client nothing.
-func (x *exchange) stream(resp *http.Response) error {
-	flusher := http.NewResponseController(x.w)
-	defer x.patience(flusher, 0)
-	x.patience(flusher, writeWait)
-	if !x.headersSent {
-		copyHeaders(x.w.Header(), resp.Header)
-		x.w.Header().Del("Content-Length")
-		x.w.Header().Set("Cache-Control", "no-cache, no-transform")
-		x.w.Header().Set("X-Accel-Buffering", "no") // keeps a front proxy from collecting events
-		x.w.WriteHeader(http.StatusOK)
-		x.headersSent = true
-		x.out.Status = http.StatusOK
-		if err := flusher.Flush(); err != nil {
-			x.out.End = store.EndClientGone
-			return nil
-		}
+// ask sends the request to the backend that was taken. An *errBackend means that nothing of its answer reached the
+// client. What a backend did to a connection that had been idle, and a refusal of what the gateway itself put into
+// the request, cost one further attempt there.
+func (x *exchange) ask() error {
+	askUsage := x.call.Stream && !x.call.WantUsage && x.call.Operation.AskUsage
+	if _, refused := x.relay.noOptions.Load(x.lease.ID); refused {
+		askUsage = false
 	}
-	events := bufio.NewReaderSize(resp.Body, 32<<10)
-	var event []byte // lines of the event being read
-	sent, finished, failed := false, false, false
-	for {
-		line, err := events.ReadSlice('\n')
-		event = append(event, line...)
-		if len(event) > maxEvent {
-			err = fmt.Errorf("an event is over %d bytes", maxEvent)
-		} else if err == bufio.ErrBufferFull {
-			continue // the line goes on
-		}
-		if blank := endsBlank(event); len(event) > 0 && (blank && err == nil || err == io.EOF) {
-			keep, end, bad := x.see(event)
-			finished = finished || end
-			failed = failed || bad
-			if keep {
-				x.patience(flusher, writeWait)
-				if _, err := x.w.Write(event); err != nil {
-					x.out.End = store.EndClientGone
-					return nil
-				}
-				if err := flusher.Flush(); err != nil {
-					x.out.End = store.EndClientGone
-					return nil
-				}
-				if !sent {
-					sent = true
-					x.out.FirstByte = time.Since(x.began)
-					x.lease.FirstByte()
-				}
-			}
-			event = event[:0]
-		}
-		if err == nil {
-			continue
+	for attempt := 0; ; attempt++ {
+		err := x.try(askUsage)
+		var failure *errBackend
+		if attempt > 0 || !errors.As(err, &failure) || x.in.Context().Err() != nil {
+			return err
 		}
 		switch {
-		case finished && failed:
-			x.out.End = store.EndUpstreamError
-		case finished || err == io.EOF && sent && !failed:
-			x.out.End = store.EndDone
-		case !sent:
-			return &errBackend{err: fmt.Errorf("stream ended before its first event: %w", err)}
-		case failed:
-			x.out.End = store.EndUpstreamError
+		case errors.Is(err, errStale):
+		case errors.Is(err, errOptions):
+			x.relay.noOptions.Store(x.lease.ID, true)
+			askUsage = false
 		default:
-			x.out.End = store.EndUpstreamCut
-			x.failStream("the backend stopped in the middle of the answer")
+			return err
 		}
-		return nil
 	}
 }
 
-// endsBlank reports whether the last line of what was read so far of an event is empty, which ends the event.
-func endsBlank(event []byte) bool {
-	if !bytes.HasSuffix(event, []byte("\n")) {
-		return false
-	}
-	before := bytes.TrimSuffix(event[:len(event)-1], []byte("\r"))
-	return len(before) == 0 || before[len(before)-1] == '\n'
-}
+var (
+	errStale   = errors.New("the idle connection had been closed")
+	errOptions = errors.New("stream_options are refused")
+)
 
-// patience bounds the next writes to the client; 0 lifts the bound.
-func (x *exchange) patience(c *http.ResponseController, wait time.Duration) {
-	var deadline time.Time
-	if wait > 0 {
-		deadline = time.Now().Add(wait)
+func (x *exchange) try(askUsage bool) error {
+	c := &x.call
+	ctx, cancel := context.WithCancelCause(x.in.Context())
+	defer cancel(nil) // closing the connection is what stops the engine
+	reused := false
+	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
+	content, length := c.Content.Reader(askUsage)
+	out, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), x.in.Method, "http://"+x.lease.Addr+x.in.URL.RequestURI(), content)
+	if err != nil {
+		return &errBackend{err: fmt.Errorf("make request to %s: %w", x.lease.Addr, err)}
 	}
-	c.SetWriteDeadline(deadline) //nolint:errcheck // a writer without deadlines has a reader that cannot stall it
-}
+	out.ContentLength = length
+	copyHeaders(out.Header, x.in.Header)
+	for _, name := range credentials {
+		delete(out.Header, name)
+	}
+	delete(out.Header, "Accept-Encoding")
+	if _, ok := out.Header["User-Agent"]; !ok {
+		out.Header["User-Agent"] = []string{""} // none, instead of this client's own
+	}
+	out.Header["Via"] = append(slices.Clip(out.Header["Via"]), x.relay.via)
 
-// see reads usage out of an event and says whether the client gets it.
-func (x *exchange) see(event []byte) (keep, end, failed bool) {
-	for line := range bytes.Lines(event) {
-		data, ok := bytes.CutPrefix(bytes.TrimRight(line, "\r\n"), []byte("data:"))
-		if !ok {
-			continue
+	wait := c.Rules.Whole
+	if c.Stream {
+		wait = c.Rules.Headers
+	}
+	watch := newWatch(cancel, errSilent, wait)
+	defer watch.stop()
+	resp, err := x.relay.transport.RoundTrip(out)
+	if err != nil {
+		switch cause := context.Cause(ctx); {
+		case cause != nil:
+			err = cause
+		case reused && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
+			err = errStale
 		}
-		data = bytes.TrimSpace(data)
-		if string(data) == "[DONE]" {
-			return true, true, false
-		}
-		usage, only, bad := inspect(data)
-		if usage != nil {
-			x.out.Usage = *usage // the last one holds: some engines repeat it
-			if only && !x.req.WantUsage {
-				return false, false, bad
+		return &errBackend{err: fmt.Errorf("ask %s: %w", x.lease.Addr, err)}
+	}
+	defer resp.Body.Close()
+	x.status = resp.StatusCode
+	switch resp.StatusCode {
+	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
+		return x.refusal(resp, watch, nil)
+	case http.StatusBadRequest, http.StatusUnprocessableEntity:
+		if askUsage {
+			failure := x.refusal(resp, watch, errOptions)
+			if bytes.Contains(failure.body, []byte("stream_options")) {
+				return failure
 			}
+			resp.Body = io.NopCloser(bytes.NewReader(failure.body))
 		}
-		failed = failed || bad
 	}
-	return true, false, failed
+	if resp.StatusCode == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		watch.set(errNoWord, c.Rules.FirstToken)
+		return x.stream(ctx, resp, watch)
+	}
+	watch.set(errStall, c.Rules.Idle)
+	return x.whole(ctx, resp, watch)
 }
 
-// failStream ends a stream that has begun: an error event, no end mark, and the connection cut, so that no client
-// takes a broken answer for a whole one.
-func (x *exchange) failStream(message string) {
-	body := fmt.Sprintf("data: {\"error\":{\"message\":%q,\"type\":\"api_error\",\"param\":null,\"code\":\"upstream_cut\"}}\n\n", message)
-	if _, err := io.WriteString(x.w, body); err == nil {
-		if err := http.NewResponseController(x.w).Flush(); err == nil {
-			x.abort()
-		}
+// refusal reads an answer that says no.
+func (x *exchange) refusal(resp *http.Response, watch *watch, why error) *errBackend {
+	watch.set(errStall, x.call.Rules.Idle)
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
+	failure := &errBackend{err: fmt.Errorf("%s answered %d", x.lease.Addr, resp.StatusCode), status: resp.StatusCode, body: answer, header: resp.Header}
+	if why != nil {
+		failure.err = fmt.Errorf("%s answered %d: %w", x.lease.Addr, resp.StatusCode, why)
 	}
+	if err != nil {
+		return &errBackend{err: fmt.Errorf("read error of %s: %w", x.lease.Addr, err)}
+	}
+	return failure
 }
 
-func (x *exchange) abort() {
-	conn, _, err := http.NewResponseController(x.w).Hijack()
-	if err == nil {
-		conn.Close() // without the last chunk
-	}
+// watch ends a try whose backend takes too long.
+type watch struct {
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	mu     sync.Mutex
+	why    error
 }
 
-// credentials are the headers in which auth.Token finds a key.
-var credentials = []string{"Authorization", "X-Nomad-Token"}
+func newWatch(cancel context.CancelCauseFunc, why error, wait time.Duration) *watch {
+	w := &watch{cancel: cancel, why: why}
+	w.timer = time.AfterFunc(wait, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.cancel(w.why)
+	})
+	return w
+}
 
-// hopByHop headers belong to one connection. Source: RFC 9110 section 7.6.1.
-var hopByHop = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
+// set gives the backend so long for what comes next.
+func (w *watch) set(why error, wait time.Duration) {
+	w.mu.Lock()
+	w.why = why
+	w.mu.Unlock()
+	w.timer.Reset(wait)
+}
 
-func copyHeaders(to, from http.Header) {
-	named := map[string]bool{}
-	for _, value := range from.Values("Connection") {
-		for _, name := range strings.Split(value, ",") {
-			named[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
-		}
+// again gives it as long once more.
+func (w *watch) again(wait time.Duration) { w.timer.Reset(wait) }
+
+func (w *watch) stop() { w.timer.Stop() }
+
+// cause is why a read of an answer ended: the watch, the client, or what reading says.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil {
+		return why
 	}
-	for name, values := range from {
-		if named[name] {
-			continue
-		}
-		to[name] = append([]string(nil), values...)
+	return err
+}
+
+// settle completes the usage: with what is known without being told, then with estimates.
+func (x *exchange) settle() {
+	o, op := &x.out, x.call.Operation
+	none := new(int64)
+	began := x.status == http.StatusOK && (o.FirstByte > 0 || o.End == store.EndClientGone)
+	switch {
+	case len(o.Tried) == 0, op.Free, // no model ran
+		o.End != store.EndDone && o.End != store.EndClientGone && o.Chunks == 0 && !o.Usage.Known(): // nothing came that would be paid for
+		o.Usage = body.Usage{PromptTokens: none, CompletionTokens: none}
+		return
+	case op.Token == "" && op.Text && o.Usage.PromptTokens != nil && o.Usage.CompletionTokens == nil:
+		o.Usage.CompletionTokens = none // embeddings and scores give out no tokens
 	}
-	for _, name := range hopByHop {
-		to.Del(name)
+	if o.Usage.PromptTokens == nil && op.Text && (began || o.End == store.EndClientGone) {
+		n := int64(x.call.PromptTokens)
+		o.Usage.PromptTokens, o.Estimated = &n, true
+	}
+	n := int64(o.Chunks)
+	if known := o.Usage.CompletionTokens; op.Token != "" && (known == nil && (x.streaming != nil || o.End == store.EndClientGone) || known != nil && o.End != store.EndDone && x.told < o.Chunks && *known < n) {
+		o.Usage.CompletionTokens, o.Estimated = &n, true
 	}
 }

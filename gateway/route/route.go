@@ -29,7 +29,10 @@ type Endpoints interface {
 // Target is a model that can be called.
 type Target struct {
 	Model, Service, Tenant string
-	EndpointID             string // empty for a model named by tag only
+	EndpointID             string   // empty for a model named by tag only
+	Served                 string   // the model's name at its engine; empty when it is the same
+	Paths                  []string // of the engine's own, that may be used
+	Engine                 string   // kind of engine; empty when it is not said
 	Policy                 balance.Policy
 	Pool                   *balance.Pool
 }
@@ -122,16 +125,16 @@ func (t *Table) build(services []discover.Service) {
 		return pools[name]
 	}
 	byModel := map[string]Target{}
-	live := map[string]bool{}
+	live := map[string]discover.Offer{}
 	for _, s := range services {
-		live[s.Name] = true
+		live[s.Name] = s.Offer
 		list := make([]balance.Backend, 0, len(s.Instances))
 		for _, i := range s.Instances {
 			list = append(list, balance.Backend{ID: i.ID, Addr: i.Addr})
 		}
 		pool(s.Name).Set(list)
 		for _, model := range s.Models {
-			byModel[model] = Target{Model: model, Service: s.Name, Tenant: DefaultTenant, Policy: balance.RoundRobin, Pool: pool(s.Name)}
+			byModel[model] = Target{Model: model, Service: s.Name, Tenant: DefaultTenant, Policy: balance.RoundRobin, Pool: pool(s.Name), Served: s.Served, Paths: s.Paths, Engine: s.Engine}
 		}
 	}
 	for _, e := range t.rows {
@@ -140,10 +143,11 @@ func (t *Table) build(services []discover.Service) {
 			t.log.Error("endpoint has a policy this gateway does not know, using round_robin", "endpoint", e.ID, "error", err)
 			policy = balance.RoundRobin
 		}
-		if !live[e.Service] {
+		offer, ok := live[e.Service]
+		if !ok {
 			pool(e.Service).Set(nil)
 		}
-		byModel[e.Model] = Target{Model: e.Model, Service: e.Service, Tenant: e.Tenant, EndpointID: e.ID, Policy: policy, Pool: pool(e.Service)}
+		byModel[e.Model] = Target{Model: e.Model, Service: e.Service, Tenant: e.Tenant, EndpointID: e.ID, Policy: policy, Pool: pool(e.Service), Served: offer.Served, Paths: offer.Paths, Engine: offer.Engine}
 	}
 	t.byModel, t.pools = byModel, pools
 }

@@ -47,11 +47,11 @@ func (e *endpoints) set(err error, rows ...store.Endpoint) {
 
 type registry struct{}
 
-func (registry) Names(ctx context.Context, index uint64) (map[string][]string, uint64, error) {
+func (registry) Names(ctx context.Context, index uint64) (map[string]discover.Offer, uint64, error) {
 	if index > 0 {
 		<-ctx.Done()
 	}
-	return map[string][]string{"tagged": {"by-tag"}, "plain": nil}, 1, nil
+	return map[string]discover.Offer{"tagged": {Models: []string{"by-tag"}}, "plain": {}}, 1, nil
 }
 
 func (registry) Live(ctx context.Context, name string, index uint64) ([]discover.Instance, uint64, error) {

@@ -27,6 +27,6 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		writeReady(w, []string{"database: it is not open yet"})
 	default:
 		w.Header().Set("Retry-After", "1")
-		relay.WriteError(w, http.StatusServiceUnavailable, "api_error", "database_unavailable", "the gateway waits for its database; try again")
+		relay.WriteError(w, r, http.StatusServiceUnavailable, "api_error", "database_unavailable", "the gateway waits for its database; try again")
 	}
 }

@@ -5,14 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/heteroflow/heteroflow/gateway/balance"
+	"github.com/heteroflow/heteroflow/gateway/discover"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
 	"github.com/heteroflow/heteroflow/internal/auth"
@@ -31,6 +29,7 @@ type recorder interface {
 type handler struct {
 	table     *route.Table
 	relay     *relay.Relay
+	rules     relay.Rules
 	keys      identifier
 	meter     recorder
 	metrics   *metrics
@@ -47,17 +46,39 @@ func (h *handler) routes() http.Handler {
 	mux.HandleFunc("GET /metrics", h.withKey(func(w http.ResponseWriter, r *http.Request, _ auth.Identity) { h.metrics.handler().ServeHTTP(w, r) }))
 	mux.HandleFunc("GET /v1/models", h.withKey(h.serveModels))
 	mux.HandleFunc("GET /v1/models/{model...}", h.withKey(h.serveModel))
-	for _, operation := range []string{"chat/completions", "completions", "embeddings"} {
-		mux.HandleFunc("POST /v1/"+operation, h.withKey(h.serveCompletion(strings.ReplaceAll(operation, "/", "."))))
-		mux.HandleFunc("/v1/"+operation, func(w http.ResponseWriter, r *http.Request) { // any other method
+	for _, path := range relay.Paths() {
+		operation, _ := relay.Find(path)
+		mux.HandleFunc("POST "+path, h.withKey(h.serveOperation(operation)))
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { // any other method
 			w.Header().Set("Allow", http.MethodPost)
-			relay.WriteError(w, http.StatusMethodNotAllowed, "invalid_request_error", "method_not_supported", fmt.Sprintf("Not allowed to %s on %s: use POST.", r.Method, r.URL.Path))
+			relay.WriteError(w, r, http.StatusMethodNotAllowed, "invalid_request_error", "method_not_supported", fmt.Sprintf("Not allowed to %s on %s: use POST.", r.Method, r.URL.Path))
 		})
 	}
+	other := h.withKey(h.servePath)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		relay.WriteError(w, http.StatusNotFound, "invalid_request_error", "unknown_url", fmt.Sprintf("Unknown request URL: %s %s. This gateway serves /v1/chat/completions, /v1/completions, /v1/embeddings and /v1/models.", r.Method, r.URL.Path))
+		if r.Method == http.MethodPost {
+			other(w, r)
+			return
+		}
+		unknownURL(w, r)
 	})
-	return withRequestID(mux)
+	return withRequestID(h.withoutLoops(mux))
+}
+
+func unknownURL(w http.ResponseWriter, r *http.Request) {
+	relay.WriteError(w, r, http.StatusNotFound, "invalid_request_error", "unknown_url", fmt.Sprintf("Unknown request URL: %s %s. This gateway serves GET /v1/models and POST %s. An engine's other paths are served by POST for models whose service has the tag %s<path>.",
+		r.Method, r.URL.Path, strings.Join(relay.Paths(), ", "), discover.PathTag))
+}
+
+// withoutLoops refuses what has been here before: a backend's address that leads back to a gateway.
+func (h *handler) withoutLoops(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h.relay.Looped(r) {
+			relay.WriteError(w, r, http.StatusLoopDetected, "api_error", "loop_detected", "The request has come back to this gateway: a backend's address is that of a gateway.")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // withRequestID passes on the client's request id or makes one, and returns it.
@@ -92,32 +113,53 @@ func writeReady(w http.ResponseWriter, problems []string) {
 // kinds are refused: a leaked admin key must not even look useful here.
 func (h *handler) withKey(next func(http.ResponseWriter, *http.Request, auth.Identity)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		token := auth.Token(r)
+		token := keyOf(r)
 		if h.anonymous && !auth.IsKey(token) {
 			// OpenAI's clients insist on sending some key.
 			next(w, r, auth.Identity{Tenant: route.DefaultTenant, User: "anonymous"})
 			return
 		}
 		if token == "" {
-			relay.WriteError(w, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", "You didn't provide an API key. Send it in an Authorization header: Authorization: Bearer hf-endpoint-…")
+			relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", "You didn't provide an API key. Send it in an Authorization header: Authorization: Bearer hf-endpoint-…"+misplaced(r))
 			return
 		}
 		who, err := h.keys.Identify(r.Context(), token)
 		switch {
 		case errors.Is(err, auth.ErrExpired):
-			relay.WriteError(w, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("The API key %s has expired.", masked(token)))
+			relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("The API key %s has expired.", masked(token)))
 		case errors.Is(err, auth.ErrBadCredentials) || errors.Is(err, auth.ErrNoCredentials):
-			relay.WriteError(w, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("Incorrect API key provided: %s.", masked(token)))
+			relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("Incorrect API key provided: %s.", masked(token)))
 		case err != nil:
 			h.log.Warn("key not checked", "error", err)
 			w.Header().Set("Retry-After", "1")
-			relay.WriteError(w, http.StatusServiceUnavailable, "api_error", "keys_unavailable", "keys cannot be checked now; try again")
+			relay.WriteError(w, r, http.StatusServiceUnavailable, "api_error", "keys_unavailable", "keys cannot be checked now; try again")
 		case who.Kind != "endpoint":
-			relay.WriteError(w, http.StatusForbidden, "invalid_request_error", "wrong_key_kind", fmt.Sprintf("This is a key of kind %s; model calls take an endpoint key, see `heteroflow key create -kind endpoint`.", who.Kind))
+			relay.WriteError(w, r, http.StatusForbidden, "invalid_request_error", "wrong_key_kind", fmt.Sprintf("This is a key of kind %s; model calls take an endpoint key, see `heteroflow key create -kind endpoint`.", who.Kind))
 		default:
 			next(w, r, who)
 		}
 	}
+}
+
+// keyOf is the key of a call, in either of the headers in which OpenAI's and Anthropic's clients send it.
+func keyOf(r *http.Request) string {
+	if token := auth.Token(r); token != "" {
+		return token
+	}
+	return strings.TrimSpace(r.Header.Get("X-Api-Key"))
+}
+
+// misplaced names the place where a key was sent that is none.
+func misplaced(r *http.Request) string {
+	switch {
+	case r.Header.Get("Authorization") != "":
+		return " The Authorization header that was sent has no scheme Bearer."
+	case r.Header.Get("Api-Key") != "":
+		return " A key in the header Api-Key is not read."
+	case r.URL.Query().Has("key") || r.URL.Query().Has("api_key"):
+		return " A key in the URL is not read."
+	}
+	return ""
 }
 
 // masked shows no more of a key than its last four characters.
@@ -140,21 +182,35 @@ func modelObject(t route.Target) map[string]any {
 	return map[string]any{"id": t.Model, "object": "model", "created": 0, "owned_by": t.Tenant}
 }
 
-func (h *handler) serveModels(w http.ResponseWriter, _ *http.Request, who auth.Identity) {
-	data := []any{}
+func (h *handler) serveModels(w http.ResponseWriter, r *http.Request, who auth.Identity) {
+	data, first, last := []any{}, any(nil), any(nil)
+	anthropic := r.Header.Get("Anthropic-Version") != ""
 	for _, t := range h.table.Targets() {
-		if may(who, t) {
-			data = append(data, modelObject(t))
+		if !may(who, t) {
+			continue
 		}
+		if first == nil {
+			first = t.Model
+		}
+		last = t.Model
+		if anthropic {
+			data = append(data, map[string]any{"type": "model", "id": t.Model, "display_name": t.Model, "created_at": "1970-01-01T00:00:00Z"})
+			continue
+		}
+		data = append(data, modelObject(t))
+	}
+	list := map[string]any{"object": "list", "data": data}
+	if anthropic { // source: Anthropic's API reference, list models
+		list = map[string]any{"data": data, "has_more": false, "first_id": first, "last_id": last}
 	}
 	w.Header().Set("Content-Type", "application/json")
-	json.NewEncoder(w).Encode(map[string]any{"object": "list", "data": data}) //nolint:errcheck // the client left
+	json.NewEncoder(w).Encode(list) //nolint:errcheck // the client left
 }
 
 func (h *handler) serveModel(w http.ResponseWriter, r *http.Request, who auth.Identity) {
 	t, ok := h.table.Lookup(r.PathValue("model"))
 	if !ok || !may(who, t) {
-		noModel(w, r.PathValue("model"))
+		noModel(w, r, r.PathValue("model"))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -162,44 +218,6 @@ func (h *handler) serveModel(w http.ResponseWriter, r *http.Request, who auth.Id
 }
 
 // noModel gives the same answer for a model that is not there and for one of somebody else.
-func noModel(w http.ResponseWriter, model string) {
-	relay.WriteError(w, http.StatusNotFound, "invalid_request_error", "model_not_found", fmt.Sprintf("The model `%s` does not exist or you do not have access to it.", model))
-}
-
-func (h *handler) serveCompletion(operation string) func(http.ResponseWriter, *http.Request, auth.Identity) {
-	return func(w http.ResponseWriter, r *http.Request, who auth.Identity) {
-		began := time.Now()
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.maxBody))
-		if err != nil {
-			var tooLarge *http.MaxBytesError
-			if errors.As(err, &tooLarge) {
-				relay.WriteError(w, http.StatusRequestEntityTooLarge, "invalid_request_error", "body_too_large", fmt.Sprintf("The body is over the limit of %d bytes.", tooLarge.Limit))
-				return
-			}
-			relay.WriteError(w, http.StatusBadRequest, "invalid_request_error", "body_cut_short", "The body ended before it was complete.")
-			return
-		}
-		req, err := relay.Read(body)
-		if err != nil {
-			relay.WriteError(w, http.StatusBadRequest, "invalid_request_error", "", strings.TrimPrefix(err.Error(), relay.ErrBody.Error()+": "))
-			return
-		}
-		target, ok := h.table.Lookup(req.Model)
-		if !ok || !may(who, target) {
-			noModel(w, req.Model)
-			return
-		}
-		h.metrics.inFlight.Inc()
-		outcome := h.relay.Exchange(w, r, req, target.Pool, balance.Ask{Policy: target.Policy})
-		h.metrics.inFlight.Dec()
-		took := time.Since(began)
-		h.metrics.observe(target.Model, outcome, took.Seconds())
-		h.meter.Record(store.Usage{
-			ID: store.NewID(), Tenant: who.Tenant, KeyID: who.KeyID, EndpointID: target.EndpointID, Model: target.Model, Service: target.Service,
-			Backend: outcome.Backend, Operation: operation, End: outcome.End, Stream: req.Stream, Status: outcome.Status, Tries: outcome.Tries,
-			PromptTokens: outcome.Usage.PromptTokens, CompletionTokens: outcome.Usage.CompletionTokens,
-			StartedAt: began.UTC(), Duration: took, FirstByte: outcome.FirstByte,
-		})
-		h.log.Debug("request", "request_id", r.Header.Get("X-Request-Id"), "model", target.Model, "status", outcome.Status, "end", outcome.End, "backend", outcome.Backend, "tries", outcome.Tries, "duration", took)
-	}
+func noModel(w http.ResponseWriter, r *http.Request, model string) {
+	relay.WriteError(w, r, http.StatusNotFound, "invalid_request_error", "model_not_found", fmt.Sprintf("The model `%s` does not exist or you do not have access to it.", model))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/heteroflow/heteroflow/gateway/relay"
+	"github.com/heteroflow/heteroflow/internal/store"
 )
 
 // metrics are the gateway's own. A model label is used only for models that exist, so that its values are few.
@@ -27,7 +27,7 @@ func newMetrics() *metrics {
 	m := &metrics{
 		registry:  prometheus.NewRegistry(),
 		requests:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "heteroflow_gateway_requests_total", Help: "Requests by model, status and end."}, []string{"model", "code", "end"}),
-		tokens:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "heteroflow_gateway_tokens_total", Help: "Tokens that engines reported, by model and kind."}, []string{"model", "kind"}),
+		tokens:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "heteroflow_gateway_tokens_total", Help: "Tokens that engines reported, or the gateway estimated, by model and kind."}, []string{"model", "kind"}),
 		inFlight:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "heteroflow_gateway_requests_in_flight", Help: "Requests being answered."}),
 		duration:  prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "heteroflow_gateway_request_duration_seconds", Help: "Time of whole requests.", Buckets: buckets}, []string{"model"}),
 		firstByte: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "heteroflow_gateway_time_to_first_byte_seconds", Help: "Time to the first byte of the answer.", Buckets: buckets}, []string{"model"}),
@@ -42,19 +42,19 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-func (m *metrics) observe(model string, o relay.Outcome, seconds float64) {
-	m.requests.WithLabelValues(model, strconv.Itoa(o.Status), o.End).Inc()
-	m.duration.WithLabelValues(model).Observe(seconds)
-	if o.FirstByte > 0 {
-		m.firstByte.WithLabelValues(model).Observe(o.FirstByte.Seconds())
+func (m *metrics) observe(u store.Usage) {
+	m.requests.WithLabelValues(u.Model, strconv.Itoa(u.Status), u.End).Inc()
+	m.duration.WithLabelValues(u.Model).Observe(u.Duration.Seconds())
+	if u.FirstByte > 0 {
+		m.firstByte.WithLabelValues(u.Model).Observe(u.FirstByte.Seconds())
 	}
-	if o.Tries > 1 {
-		m.tries.Add(float64(o.Tries - 1))
+	if u.Tries > 1 {
+		m.tries.Add(float64(u.Tries - 1))
 	}
-	if o.Usage.PromptTokens != nil {
-		m.tokens.WithLabelValues(model, "prompt").Add(float64(*o.Usage.PromptTokens))
+	if u.PromptTokens != nil {
+		m.tokens.WithLabelValues(u.Model, "prompt").Add(float64(*u.PromptTokens))
 	}
-	if o.Usage.CompletionTokens != nil {
-		m.tokens.WithLabelValues(model, "completion").Add(float64(*o.Usage.CompletionTokens))
+	if u.CompletionTokens != nil {
+		m.tokens.WithLabelValues(u.Model, "completion").Add(float64(*u.CompletionTokens))
 	}
 }

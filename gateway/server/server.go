@@ -24,24 +24,23 @@ import (
 
 // Config says how the gateway runs.
 type Config struct {
-	Addr          string       // host:port to listen on
-	Listener      net.Listener // used instead of Addr when set; Run closes it
-	DatabaseURL   string       // endpoints, keys and usage: postgres://… or sqlite:///path
-	ConsulAddr    string       // backends from Consul when set, else from Nomad's registry
-	ConsulToken   string
-	NomadAddr     string
-	NomadToken    string
-	Anonymous     bool          // calls without a key, for one machine only
-	MaxBody       int64         // bytes; 0 is 64 MiB
-	HeaderTimeout time.Duration // wait for a backend's headers; 0 is 10 minutes, since answers that are not streamed come whole
-	Logger        hclog.Logger
-	Listening     func(addr string) // told once models are served; may be nil
+	Addr        string       // host:port to listen on
+	Listener    net.Listener // used instead of Addr when set; Run closes it
+	DatabaseURL string       // endpoints, keys and usage: postgres://… or sqlite:///path
+	ConsulAddr  string       // backends from Consul when set, else from Nomad's registry
+	ConsulToken string
+	NomadAddr   string
+	NomadToken  string
+	Anonymous   bool        // calls without a key, for one machine only
+	MaxBody     int64       // bytes; 0 is 64 MiB
+	Rules       relay.Rules // how long backends may take; the zero value is relay's defaults
+	Logger      hclog.Logger
+	Listening   func(addr string) // told once models are served; may be nil
 }
 
 const (
-	defaultMaxBody       = 64 << 20
-	defaultHeaderTimeout = 10 * time.Minute
-	drain                = 30 * time.Second
+	defaultMaxBody = 64 << 20
+	drain          = 30 * time.Second
 )
 
 // Run serves until the context ends, then lets running answers end for up to 30 seconds. It waits for a database or a
@@ -50,29 +49,26 @@ func Run(ctx context.Context, c Config) error {
 	if c.MaxBody == 0 {
 		c.MaxBody = defaultMaxBody
 	}
-	if c.HeaderTimeout == 0 {
-		c.HeaderTimeout = defaultHeaderTimeout
-	}
-	listener := c.Listener
-	if listener == nil {
+	open := c.Listener
+	if open == nil {
 		var err error
-		if listener, err = net.Listen("tcp", c.Addr); err != nil {
+		if open, err = net.Listen("tcp", c.Addr); err != nil {
 			return fmt.Errorf("listen on %s: %w", c.Addr, err)
 		}
 	}
-	defer listener.Close()
+	defer open.Close()
 	registry, err := c.registry()
 	if err != nil {
 		return err
 	}
 	front := &door{}
 	// No write timeout: an answer takes as long as its model does.
-	server := &http.Server{Handler: front, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute}
+	server := &http.Server{Handler: front, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, ConnContext: withConn}
 	drained := make(chan struct{}) // closed when no request is being answered any more
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve %s: %w", listener.Addr(), err)
+		if err := server.Serve(listener{open}); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", open.Addr(), err)
 		}
 		return nil
 	})
@@ -87,7 +83,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 		return nil
 	})
-	group.Go(func() error { return c.work(groupCtx, registry, front, listener.Addr().String(), drained) })
+	group.Go(func() error { return c.work(groupCtx, registry, front, open.Addr().String(), drained) })
 	err = group.Wait()
 	if ctx.Err() != nil {
 		return nil
@@ -111,7 +107,7 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	numbers := newMetrics()
 	usage := meter.New(db, c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
 	h := &handler{
-		table: table, relay: relay.New(c.HeaderTimeout), keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
+		table: table, relay: relay.New(store.NewID()), rules: c.Rules, keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
 		ready: func(context.Context) []string {
 			problems := []string{}

@@ -202,7 +202,7 @@ func TestGateway_Refusals(t *testing.T) {
 		"a node key":       {chat, f.newKey(t, "node"), good, "endpoint key", http.StatusForbidden},
 		"an unknown model": {chat, f.key, `{"model":"gpt-4"}`, "does not exist", http.StatusNotFound},
 		"no model":         {chat, f.key, `{}`, "model parameter", http.StatusBadRequest},
-		"cut short":        {chat, f.key, `{"model":`, "not a JSON object", http.StatusBadRequest},
+		"cut short":        {chat, f.key, `{"model":`, "it ends in the middle", http.StatusBadRequest},
 		"too large":        {chat, f.key, `{"model":"` + strings.Repeat("x", 2<<20) + `"}`, "limit of 1048576 bytes", http.StatusRequestEntityTooLarge},
 		"an unknown route": {"/v1/rerankings", f.key, good, "Unknown request URL", http.StatusNotFound},
 	} {

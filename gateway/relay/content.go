@@ -1,0 +1,48 @@
+package relay
+
+import (
+	"io"
+
+	"github.com/heteroflow/heteroflow/gateway/body"
+)
+
+// Content is the body of a request on its way to an engine. It can be read more than once, one reader at a time.
+type Content interface {
+	// Reader reads from the beginning. askUsage asks a stream for its usage, where that can be said.
+	Reader(askUsage bool) (r io.Reader, length int64)
+	// Err is what went wrong with what the client sent; nil when nothing did.
+	Err() error
+}
+
+// JSON is a body that is there as a whole, sent with the model's name replaced unless served is empty.
+func JSON(r *body.Request, served string) Content { return jsonContent{r, served} }
+
+type jsonContent struct {
+	r      *body.Request
+	served string
+}
+
+func (c jsonContent) Reader(askUsage bool) (io.Reader, int64) {
+	sent := c.r.Sent(c.served, askUsage)
+	return sent.Reader(), int64(sent.Len())
+}
+
+func (c jsonContent) Err() error { return nil }
+
+// Form is a form that still comes in. length is what the client said of it, or below 0.
+func Form(u *body.Upload, served string, length int64) Content {
+	if length >= 0 {
+		length += u.Grows(served)
+	}
+	return formContent{u, served, length}
+}
+
+type formContent struct {
+	u      *body.Upload
+	served string
+	length int64
+}
+
+func (c formContent) Reader(bool) (io.Reader, int64) { return c.u.Reader(c.served), c.length }
+
+func (c formContent) Err() error { return c.u.Err() }

@@ -1,0 +1,232 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/heteroflow/heteroflow/gateway/balance"
+	"github.com/heteroflow/heteroflow/gateway/body"
+	"github.com/heteroflow/heteroflow/gateway/relay"
+	"github.com/heteroflow/heteroflow/gateway/route"
+	"github.com/heteroflow/heteroflow/gateway/session"
+	"github.com/heteroflow/heteroflow/internal/auth"
+	"github.com/heteroflow/heteroflow/internal/store"
+)
+
+// serveOperation answers one of the operations that every engine may have.
+func (h *handler) serveOperation(operation relay.Operation) func(http.ResponseWriter, *http.Request, auth.Identity) {
+	return func(w http.ResponseWriter, r *http.Request, who auth.Identity) {
+		c := h.newCall(w, r, who, operation)
+		defer c.record()
+		defer connOf(r).answer()()
+		if operation.Form {
+			c.serveForm()
+			return
+		}
+		c.serveJSON(func(route.Target) bool { return true })
+	}
+}
+
+// servePath answers a path of an engine's own, for models whose owner opened it.
+func (h *handler) servePath(w http.ResponseWriter, r *http.Request, who auth.Identity) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		unknownURL(w, r)
+		return
+	}
+	c := h.newCall(w, r, who, relay.Unknown(r.URL.Path))
+	defer c.record()
+	defer connOf(r).answer()()
+	c.serveJSON(func(t route.Target) bool { return slices.Contains(t.Paths, r.URL.Path) })
+}
+
+// call is one request to an engine, from the key's check to its row of usage.
+type call struct {
+	h         *handler
+	w         http.ResponseWriter
+	r         *http.Request
+	who       auth.Identity
+	operation relay.Operation
+	row       store.Usage
+	known     bool // the model is one of the table
+}
+
+func (h *handler) newCall(w http.ResponseWriter, r *http.Request, who auth.Identity, operation relay.Operation) *call {
+	none := new(int64)
+	return &call{h: h, w: w, r: r, who: who, operation: operation, row: store.Usage{
+		ID: store.NewID(), Tenant: who.Tenant, KeyID: who.KeyID, Operation: operation.Name, End: store.EndRefused,
+		StartedAt: time.Now().UTC(), PromptTokens: none, CompletionTokens: none, // until an engine is asked
+	}}
+}
+
+// refuse answers with an error before any backend was touched.
+func (c *call) refuse(status int, code, message string) {
+	c.row.Status = status
+	relay.WriteError(c.w, c.r, status, "invalid_request_error", code, message)
+}
+
+// refuseBody answers for a body that cannot be read or understood.
+func (c *call) refuseBody(err error) {
+	switch {
+	case errors.Is(err, body.ErrTooLarge):
+		c.w.Header().Set("Connection", "close") // what is left of it is not read
+		c.refuse(http.StatusRequestEntityTooLarge, "body_too_large", fmt.Sprintf("The body is over the limit of %d bytes.", c.h.maxBody))
+	case errors.Is(err, body.ErrBad):
+		text := strings.TrimPrefix(err.Error(), body.ErrBad.Error()+": ")
+		if rest, ok := strings.CutPrefix(text, "it "); ok {
+			text = "We could not read the body of your request: it " + rest + "."
+		}
+		c.refuse(http.StatusBadRequest, "", text)
+	case c.r.Context().Err() != nil:
+		c.row.Status, c.row.End = relay.StatusClientGone, store.EndClientGone
+	default:
+		c.refuse(http.StatusBadRequest, "body_cut_short", "The body ended before it was complete.")
+	}
+}
+
+// serveJSON answers a call whose body is an object.
+func (c *call) serveJSON(open func(route.Target) bool) {
+	if coding := c.r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
+		c.refuse(http.StatusUnsupportedMediaType, "content_encoding", fmt.Sprintf("A body with Content-Encoding %q is not read: send it as it is.", coding))
+		return
+	}
+	raw, err := c.read()
+	if err != nil {
+		c.refuseBody(err)
+		return
+	}
+	req, err := body.Read(raw)
+	if err != nil {
+		c.refuseBody(err)
+		return
+	}
+	target, ok := c.target(req.Model)
+	if !ok {
+		return
+	}
+	if !open(target) {
+		unknownURL(c.w, c.r)
+		c.row.Status = http.StatusNotFound
+		return
+	}
+	c.row.Stream = req.Stream
+	c.exchange(target, relay.Call{
+		Content: relay.JSON(req, target.Served), Model: req.Model, Stream: req.Stream, WantUsage: req.WantUsage, PromptTokens: req.PromptTokens,
+		Ask: balance.Ask{Prompt: session.Read(raw, session.Scope{
+			Tenant: c.who.Tenant, Model: req.Model, Header: c.r.Header.Get("X-Session-Id"), Single: c.operation.Token == "",
+		})},
+	})
+}
+
+// read reads the whole body, without taking a length that is only said for memory that is needed.
+func (c *call) read() ([]byte, error) {
+	length := c.r.ContentLength
+	if length > c.h.maxBody {
+		return nil, body.ErrTooLarge
+	}
+	const atOnce = 1 << 20
+	if length < 0 || length > atOnce {
+		length = atOnce
+	}
+	raw := make([]byte, 0, length+1)
+	for {
+		if len(raw) == cap(raw) {
+			raw = append(raw, 0)[:len(raw)]
+		}
+		n, err := c.r.Body.Read(raw[len(raw):cap(raw)])
+		raw = raw[:len(raw)+n]
+		if int64(len(raw)) > c.h.maxBody {
+			return nil, body.ErrTooLarge
+		}
+		if err == io.EOF {
+			return raw, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// serveForm answers a call whose body is a form with files.
+func (c *call) serveForm() {
+	if c.r.ContentLength > c.h.maxBody {
+		c.refuseBody(body.ErrTooLarge)
+		return
+	}
+	upload, err := body.NewUpload(c.r.Body, c.r.Header.Get("Content-Type"), "", c.h.maxBody)
+	if err != nil {
+		c.refuseBody(err)
+		return
+	}
+	defer func() {
+		if err := upload.Close(); err != nil {
+			c.h.log.Warn("upload not cleaned up", "error", err)
+		}
+	}()
+	model, err := upload.Model()
+	if err != nil {
+		c.refuseBody(err)
+		return
+	}
+	target, ok := c.target(model)
+	if !ok {
+		return
+	}
+	c.exchange(target, relay.Call{
+		Content: relay.Form(upload, target.Served, c.r.ContentLength), Model: model,
+		Ask: balance.Ask{Prompt: session.Read(nil, session.Scope{Tenant: c.who.Tenant, Model: model, Header: c.r.Header.Get("X-Session-Id"), Single: true})},
+	})
+}
+
+// target finds what serves the model for this caller, or has answered.
+func (c *call) target(model string) (route.Target, bool) {
+	c.row.Model = model
+	target, ok := c.h.table.Lookup(model)
+	if !ok || !may(c.who, target) {
+		c.row.Status = http.StatusNotFound
+		noModel(c.w, c.r, model)
+		return target, false
+	}
+	c.known = true
+	c.row.EndpointID, c.row.Service, c.row.ServedModel = target.EndpointID, target.Service, target.Served
+	return target, true
+}
+
+func (c *call) exchange(target route.Target, call relay.Call) {
+	call.Operation, call.Service, call.Pool, call.Rules = c.operation, target.Service, target.Pool, c.h.rules
+	call.Ask.Policy = target.Policy
+	if conn := connOf(c.r); conn != nil {
+		call.HalfClosed = conn.halfClosed
+	}
+	c.h.metrics.inFlight.Inc()
+	defer c.h.metrics.inFlight.Dec()
+	o := c.h.relay.Exchange(c.w, c.r, call)
+	row := &c.row
+	row.Status, row.End, row.Backend, row.Tries, row.FirstByte = o.Status, o.End, o.Backend, len(o.Tried), o.FirstByte
+	row.PromptTokens, row.CachedTokens, row.CompletionTokens = o.Usage.PromptTokens, o.Usage.CachedTokens, o.Usage.CompletionTokens
+	row.Estimated, row.Chunks = o.Estimated, o.Chunks
+	if len(o.Tried) > 1 || len(o.Tried) == 1 && o.Tried[0].Error != "" {
+		tried, err := json.Marshal(o.Tried)
+		if err != nil {
+			panic(fmt.Sprintf("encode tries: %v", err)) // texts and numbers
+		}
+		row.Tried = string(tried)
+	}
+}
+
+// record writes the request's row of usage, whatever happened.
+func (c *call) record() {
+	c.row.Duration = time.Since(c.row.StartedAt)
+	if c.known {
+		c.h.metrics.observe(c.row)
+	}
+	c.h.meter.Record(c.row)
+	c.h.log.Debug("request", "request_id", c.r.Header.Get("X-Request-Id"), "operation", c.row.Operation, "status", c.row.Status, "end", c.row.End,
+		"backend", c.row.Backend, "tries", c.row.Tries, "duration", c.row.Duration)
+}
