@@ -2,12 +2,13 @@
 // task begins and destroyed when it has ended. It never switches MIG mode and never resets a card.
 //
 // What is ours: NVIDIA's tool keeps no names, so a note says for each share on which card, by which profile and at which place
-// its instance is to be, before the tool is called, and which id it got afterwards. An instance is ours when a note of
-// this boot names its card, profile and place, and its id as soon as that was noted. Everything else is the
+// its instance is to be, before the tool is called, and which id and UUID it got afterwards. An instance is ours when a note of
+// this boot names its card, profile and place, and its id and its device's UUID as soon as those were noted: an id is given again,
+// so that what an administrator makes in the place of ours has it too. Everything else is the
 // administrator's, whenever it was made, and is never touched: it counts as taken. A note without an id was followed by a crash;
 // the place was free when it was written, so that what stands there by the noted profile, and by no other note's id, counts as
 // made by the call that the crash cut short, and is taken back. What that leaves open: an administrator who makes the same
-// profile at the same place between such a crash and the next reconcile, and has no process on it yet, loses it. Instances end with the boot, so that notes of another boot name nothing. The tool refuses to destroy
+// profile at the same place between such a crash and the next reconcile, and has no process on it yet, loses it; so does one who leaves such an instance without a compute instance, which has no UUID. Instances end with the boot, so that notes of another boot name nothing. The tool refuses to destroy
 // what a process uses, and it is never forced: such an instance stays, told with those processes, until they have ended.
 //
 // The notes are kept twice: in the driver's state folder, and below /run, which ends with the boot as instances do. One of them

@@ -274,6 +274,7 @@ func TestForeign_InOurPlace(t *testing.T) {
 		"another place": func(c *nvidiatest.Card) {
 			c.Instances = []nvidiatest.Instance{{ID: 1, Profile: 19, Start: 5, Compute: true}}
 		},
+		"all the same, made anew": func(c *nvidiatest.Card) { c.Instances[0].Times++ },
 	} {
 		m := nvidiatest.New(t, nvidiatest.H100NVL(card))
 		a := asked("a", 1000, 0)
@@ -288,6 +289,40 @@ func TestForeign_InOurPlace(t *testing.T) {
 		if err := process(m).Reconcile(t.Context(), nil); err != nil || !slices.Equal(m.Instances(), before) {
 			t.Errorf("%s: %v; on the card %v", what, err, m.Instances())
 		}
+	}
+}
+
+// TestForeign_PreparedBeside: the share is asked for again, as by a driver that was killed, and somebody has put another in its
+// place: that is nobody's to give.
+func TestForeign_PreparedBeside(t *testing.T) {
+	t.Parallel()
+	m := nvidiatest.New(t, nvidiatest.H100NVL(card))
+	a := asked("a", 1000, 0)
+	was, err := process(m).Prepare(t.Context(), a, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Set(0, func(c *nvidiatest.Card) { c.Instances[0].Times++ })
+	now, err := process(m).Prepare(t.Context(), a, func(string) {})
+	if err != nil || len(m.Instances()) != 2 || now.Visible == was.Visible {
+		t.Errorf("%v; was %s, is %s; on the card %v", err, was.Visible, now.Visible, m.Instances())
+	}
+	if err := process(m).Release(t.Context(), a.ID); err != nil || len(m.Instances()) != 1 {
+		t.Errorf("released: %v; on the card %v", err, m.Instances())
+	}
+}
+
+// TestRelease_AfterHalfARelease: a release that broke off took the compute instance, and with it the UUID.
+func TestRelease_AfterHalfARelease(t *testing.T) {
+	t.Parallel()
+	m := nvidiatest.New(t, nvidiatest.H100NVL(card))
+	a := asked("a", 1000, 0)
+	if _, err := process(m).Prepare(t.Context(), a, func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	m.Set(0, func(c *nvidiatest.Card) { c.Instances[0].Compute = false })
+	if err := process(m).Release(t.Context(), a.ID); err != nil || len(m.Instances()) != 0 {
+		t.Errorf("%v; on the card %v", err, m.Instances())
 	}
 }
 

@@ -21,7 +21,8 @@ type note struct {
 	Name    string `json:"name"` // of the profile
 	Start   int    `json:"start"`
 	Size    int    `json:"size"`
-	GI      *int   `json:"gi,omitempty"` // nil until the tool has told it
+	GI      *int   `json:"gi,omitempty"`   // nil until the tool has told it
+	UUID    string `json:"uuid,omitempty"` // of the MIG device; empty until it is known
 
 	// What was asked for: a share of other sizes is made anew.
 	MemoryMiB  uint64 `json:"memory_mib"`

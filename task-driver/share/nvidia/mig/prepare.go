@@ -64,8 +64,11 @@ func (b *Backend) adopt(ctx context.Context, a share.Ask) (share.Setup, bool, er
 		}
 		if slices.ContainsFunc(list, n.names) {
 			setup, err := b.device(ctx, n.Card, *n.GI)
-			if err == nil || !errors.Is(err, errNoDevice) {
-				return setup, err == nil, err
+			switch {
+			case err != nil && !errors.Is(err, errNoDevice):
+				return share.Setup{}, false, err
+			case err == nil && (n.UUID == "" || n.UUID == setup.Visible):
+				return setup, true, b.noteDevice(a.ID, n, setup)
 			}
 		}
 	}
@@ -142,7 +145,20 @@ func (b *Backend) create(ctx context.Context, id share.ID, n note) (share.Setup,
 	if err := b.notes.put(id, n); err != nil {
 		return share.Setup{}, err
 	}
-	return b.device(ctx, n.Card, *n.GI)
+	setup, err := b.device(ctx, n.Card, *n.GI)
+	if err != nil {
+		return share.Setup{}, err
+	}
+	return setup, b.noteDevice(id, n, setup)
+}
+
+// noteDevice notes which device was made, so that one that somebody else makes later at its place is not taken for it.
+func (b *Backend) noteDevice(id share.ID, n note, made share.Setup) error {
+	if n.UUID == made.Visible {
+		return nil
+	}
+	n.UUID = made.Visible
+	return b.notes.put(id, n)
 }
 
 // refused says why the tool did not make what is planned.
@@ -194,6 +210,9 @@ func (b *Backend) destroy(ctx context.Context, n note, all map[share.ID]note) er
 		return nil
 	}
 	gi := list[at].id
+	if foreign, err := b.replaced(ctx, n, gi); err != nil || foreign {
+		return err
+	}
 	var last share.Output
 	for _, verb := range []string{"-dci", "-dgi"} {
 		out, err := b.mig(ctx, n.Card, "-gi", fmt.Sprint(gi), verb)
@@ -215,6 +234,25 @@ func (b *Backend) destroy(ctx context.Context, n note, all map[share.ID]note) er
 		return fmt.Errorf("%s: In use by another client: %s", what, b.clients(ctx, n.Card, &gi))
 	}
 	return said(last, what)
+}
+
+// replaced tells whether the instance with a note's id, profile and place is another than the noted one: somebody destroyed that
+// and made this in its place. One without a device counts as the noted one, which a release that broke off left like that.
+func (b *Backend) replaced(ctx context.Context, n note, gi int) (bool, error) {
+	if n.UUID == "" {
+		return false, nil
+	}
+	now, err := b.device(ctx, n.Card, gi)
+	switch {
+	case errors.Is(err, errNoDevice):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look whose GPU instance %d of %s is: %w", gi, n.Card, err)
+	case now.Visible == n.UUID:
+		return false, nil
+	}
+	b.warn("a GPU instance was destroyed and made anew by somebody else, it is left alone", "card", n.Card, "gi", gi, "was", n.UUID, "is", now.Visible)
+	return true, nil
 }
 
 // anothers tells whether a note knows the instance by its id: then it came after the crash that left a note without one.

@@ -66,6 +66,7 @@ type Instance struct {
 	Profile int
 	Start   int
 	Compute bool // it has its compute instance
+	Times   int  // how often one like it was made before at its place; its device has a UUID of its own
 }
 
 // Client is a process on a card.

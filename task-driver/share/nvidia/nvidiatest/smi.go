@@ -103,7 +103,11 @@ func (c *Card) devices() []Instance {
 
 // DeviceUUID is the UUID of the MIG device of a GPU instance.
 func (c *Card) DeviceUUID(gi int) string {
-	return fmt.Sprintf("MIG-%08x-%04x-5d48-9f07-82bc59af3901", len(c.UUID)*7919+c.Index, gi)
+	times := 0
+	if at := c.instance(gi); at >= 0 {
+		times = c.Instances[at].Times
+	}
+	return fmt.Sprintf("MIG-%08x-%04x-5d48-%04x-82bc59af3901", len(c.UUID)*7919+c.Index, gi, 0x9f07+times)
 }
 
 func list(cards []*Card) string {
