@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/sys/atomicwriter"
-
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
@@ -49,21 +47,6 @@ func WriteLease(dir string, l Lease) error {
 	return writeFile(dir, leasePath(dir, l.TaskID), l)
 }
 
-// writeFile writes a value as JSON, whole or not at all.
-func writeFile(dir, path string, value any) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make lease folder: %w", err)
-	}
-	body, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("encode lease: %w", err)
-	}
-	if err := atomicwriter.WriteFile(path, body, 0o600); err != nil {
-		return fmt.Errorf("write lease: %w", err)
-	}
-	return nil
-}
-
 // RemoveLease drops a task's lease. A lease that is not there is no error.
 func RemoveLease(dir, taskID string) error {
 	if err := os.Remove(leasePath(dir, taskID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +59,7 @@ func RemoveLease(dir, taskID string) error {
 // reported as an error beside the leases that can, because a card with an unreadable lease may be in use.
 func Leases(dir string) ([]Lease, error) {
 	var leases []Lease
-	err := readFiles(dir, leaseSuffix, func(body []byte) error {
+	err := ReadFiles(dir, leaseSuffix, func(_ string, body []byte) error {
 		var l Lease
 		if err := json.Unmarshal(body, &l); err != nil {
 			return err
@@ -85,37 +68,4 @@ func Leases(dir string) ([]Lease, error) {
 		return nil
 	})
 	return leases, err
-}
-
-// readFiles hands every file of dir with the suffix to read, and joins what went wrong.
-func readFiles(dir, suffix string, read func([]byte) error) error {
-	return readNamed(dir, suffix, func(_ string, body []byte) error { return read(body) })
-}
-
-// readNamed is readFiles with the names.
-func readNamed(dir, suffix string, read func(name string, body []byte) error) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", dir, err)
-	}
-	var problems []error
-	for _, e := range entries {
-		if e.IsDir() || !strings.HasSuffix(e.Name(), suffix) {
-			continue
-		}
-		body, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
-		}
-		if err == nil {
-			err = read(e.Name(), body)
-		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("read %s: %w", filepath.Join(dir, e.Name()), err))
-		}
-	}
-	return errors.Join(problems...)
 }

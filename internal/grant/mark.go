@@ -87,7 +87,7 @@ var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 // read is an error beside those that can, because its card may be in use.
 func Reserved(dir string) (map[string]time.Time, error) {
 	cards := map[string]time.Time{}
-	err := readFiles(dir, markSuffix, func(body []byte) error {
+	err := ReadFiles(dir, markSuffix, func(_ string, body []byte) error {
 		var m mark
 		if err := json.Unmarshal(body, &m); err != nil {
 			return err

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -78,11 +77,7 @@ func ReadShare(id string, body []byte) (Share, error) {
 // beside those that can, because nobody knows what its share holds.
 func Shares(dir string) (map[string]Share, error) {
 	shares := map[string]Share{}
-	err := readNamed(dir, ShareSuffix, func(name string, body []byte) error {
-		id := strings.TrimSuffix(name, ShareSuffix)
-		if strings.HasPrefix(name, ShareTemp) {
-			return nil
-		}
+	err := ReadFiles(dir, ShareSuffix, func(id string, body []byte) error {
 		s, err := ReadShare(id, body)
 		if err == nil {
 			shares[id] = s

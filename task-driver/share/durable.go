@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/heteroflow/heteroflow/internal/grant"
 )
@@ -70,36 +69,6 @@ func removeDurable(path string) error {
 		return fmt.Errorf("remove %s: %w", path, err)
 	}
 	return syncDir(filepath.Dir(path))
-}
-
-// readAll hands every file of dir with the suffix to read. A folder that is not there has none. Files that cannot be read
-// are told beside the others.
-func readAll(dir, suffix string, read func(name string, body []byte) error) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read %s: %w", dir, err)
-	}
-	var problems []error
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), suffix)
-		if e.IsDir() || !ok || strings.HasPrefix(e.Name(), tempPrefix) {
-			continue
-		}
-		body, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed meanwhile
-		}
-		if err == nil {
-			err = read(name, body)
-		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("read %s: %w", filepath.Join(dir, e.Name()), err))
-		}
-	}
-	return errors.Join(problems...)
 }
 
 func ignoreGone(err error) error {

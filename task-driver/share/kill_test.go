@@ -60,7 +60,7 @@ func (f folder) check() error {
 
 func (f folder) parts() (map[ID]Ask, error) {
 	parts := map[ID]Ask{}
-	err := readAll(f.dir, "", func(name string, body []byte) error {
+	err := grant.ReadFiles(f.dir, "", func(name string, body []byte) error {
 		var a Ask
 		if json.Unmarshal(body, &a) != nil {
 			a.MemoryMiB = 0 // killed while it was written: it holds nothing yet

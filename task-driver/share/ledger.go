@@ -148,7 +148,7 @@ func (f files) get(id ID) (*Entry, error) {
 func (f files) all() (map[ID]Entry, error) {
 	entries := map[ID]Entry{}
 	var unreadable []ID
-	err := readAll(f.dir, grant.ShareSuffix, func(name string, body []byte) error {
+	err := grant.ReadFiles(f.dir, grant.ShareSuffix, func(name string, body []byte) error {
 		e, err := readEntry(ID(name), body)
 		if err != nil {
 			unreadable = append(unreadable, ID(name))

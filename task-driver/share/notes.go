@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/grant"
 )
 
 // Notes is what a backend must remember of its shares where the maker's tool keeps no names: one small value for each share,
@@ -34,7 +36,7 @@ func (n Notes[T]) Drop(id ID) error { return removeDurable(n.path(id)) }
 // All are the notes by share. The error tells those that cannot be read beside the others.
 func (n Notes[T]) All() (map[ID]T, error) {
 	all := map[ID]T{}
-	err := readAll(n.dir, noteSuffix, func(name string, body []byte) error {
+	err := grant.ReadFiles(n.dir, noteSuffix, func(name string, body []byte) error {
 		var value T
 		if err := json.Unmarshal(body, &value); err != nil {
 			return err
