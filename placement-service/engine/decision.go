@@ -14,6 +14,7 @@ type Decision struct {
 	Switches []Switch `json:"switches,omitempty"`
 	Refusal  *Refusal `json:"refusal,omitempty"` // nil when Placed
 	Scores   []Score  `json:"scores,omitempty"`  // of the chosen places, for the audit
+	Faults   []Fault  `json:"faults,omitempty"`  // plugins that failed meanwhile
 }
 
 // GroupPlan is where one group may run and what its tasks take there. All allocations of a group share one
@@ -133,6 +134,7 @@ const (
 	CodeOneNode        Code = "one_node"        // the group's tasks fit one by one, but not together on one node
 	CodeOneSpec        Code = "one_spec"        // fits alone, but not under one specification for all allocations
 	CodeFormSwitch     Code = "form_switch"     // a card has to change its form first
+	CodePluginFailed   Code = "plugin_failed"   // a plugin that filters panicked
 )
 
 // codes lists the reasons of a node in the order in which they are checked.

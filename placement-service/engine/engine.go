@@ -12,6 +12,9 @@ type Config struct {
 	// Plugins changes the settings of the plugins it names; the others keep their defaults. Unknown names are ignored,
 	// so that a configuration outlives a plugin.
 	Plugins []PluginSetting `json:"plugins,omitempty"`
+	// Now is a clock by which plugins are timed, in nanoseconds from any beginning; nil times none. No decision depends
+	// on it.
+	Now func() int64 `json:"-"`
 }
 
 // PluginSetting switches and weighs one built-in plugin.
@@ -23,20 +26,33 @@ type PluginSetting struct {
 
 // Engine decides. It is safe for concurrent use.
 type Engine struct {
-	filters []FilterPlugin
-	rooms   []RoomPlugin
-	scorers []weighted
-	scratch sync.Pool // of *work
+	plugins []*meter // every plugin that takes part, in the order in which they are asked
+	filters []filterer
+	rooms   []roomer
+	scorers []scorer
+	now     func() int64
+	scratch *sync.Pool // of *work
 }
 
-type weighted struct {
+type filterer struct {
+	FilterPlugin
+	*meter
+}
+
+type roomer struct {
+	RoomPlugin
+	*meter
+}
+
+type scorer struct {
 	ScorePlugin
+	*meter
 	weight float64
 }
 
 // New makes an engine.
 func New(cfg Config) *Engine {
-	e := &Engine{scratch: sync.Pool{New: func() any { return &work{} }}}
+	e := &Engine{now: cfg.Now, scratch: &sync.Pool{New: func() any { return &work{} }}}
 	for _, r := range registry() {
 		setting := r.setting
 		for _, s := range cfg.Plugins {
@@ -53,23 +69,29 @@ func New(cfg Config) *Engine {
 
 // With is an engine with one more plugin, asked after the others. Weight is for a ScorePlugin.
 func (e *Engine) With(p Plugin, weight float64) *Engine {
-	out := &Engine{
-		filters: slices.Clone(e.filters), rooms: slices.Clone(e.rooms), scorers: slices.Clone(e.scorers),
-		scratch: sync.Pool{New: func() any { return &work{} }},
-	}
+	out := e.clone()
 	out.add(p, weight)
 	return out
 }
 
+func (e *Engine) clone() *Engine {
+	return &Engine{
+		plugins: slices.Clone(e.plugins), filters: slices.Clone(e.filters), rooms: slices.Clone(e.rooms), scorers: slices.Clone(e.scorers),
+		now: e.now, scratch: e.scratch,
+	}
+}
+
 func (e *Engine) add(p Plugin, weight float64) {
+	m := &meter{Plugin: p}
+	e.plugins = append(e.plugins, m)
 	if f, ok := p.(FilterPlugin); ok {
-		e.filters = append(e.filters, f)
+		e.filters = append(e.filters, filterer{f, m})
 	}
 	if r, ok := p.(RoomPlugin); ok {
-		e.rooms = append(e.rooms, r)
+		e.rooms = append(e.rooms, roomer{r, m})
 	}
 	if s, ok := p.(ScorePlugin); ok && weight != 0 {
-		e.scorers = append(e.scorers, weighted{s, weight})
+		e.scorers = append(e.scorers, scorer{s, m, weight})
 	}
 }
 
@@ -80,7 +102,7 @@ func (e *Engine) Decide(s Snapshot, r Request) Decision {
 		return e.decideLoose(s, r)
 	}
 	d := e.decide(&s, &r, true)
-	if d.Placed || len(s.Nodes) == 0 {
+	if d.Placed || len(s.Nodes) == 0 || d.Refusal.Code == CodePluginFailed {
 		return d
 	}
 	if d.Refusal.Never = e.never(s, r, d.Refusal); d.Refusal.Never {
@@ -101,6 +123,31 @@ func (e *Engine) decide(s *Snapshot, r *Request, say bool) Decision {
 	}
 	w := e.scratch.Get().(*work)
 	defer e.scratch.Put(w)
+	var faults []Fault
+	for {
+		d, broken, fault := w.isolated(func() Decision { return w.decide(e, s, r, say) })
+		if broken == nil {
+			d.Faults = faults
+			return d
+		}
+		faults = append(faults, fault)
+		if filters(broken.Plugin) {
+			d = refusedBy(fault)
+			d.Faults = faults
+			return d
+		}
+		e = e.without(broken)
+	}
+}
+
+func filters(p Plugin) bool {
+	_, filters := p.(FilterPlugin)
+	_, rooms := p.(RoomPlugin)
+	return filters || rooms
+}
+
+// decide runs the stages with the plugins of the engine.
+func (w *work) decide(e *Engine, s *Snapshot, r *Request, say bool) Decision {
 	w.reset(e, s, r)
 	w.say = say
 	plans := make([]GroupPlan, len(r.Groups))

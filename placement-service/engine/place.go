@@ -295,14 +295,15 @@ func (w *work) worthOf(n, p int, it item, allocations int) (float64, bool) {
 	if c.FreeUnits < units {
 		return 0, false // whatever plugins are on: capacity is not a matter of opinion
 	}
-	for _, r := range w.e.rooms {
-		if r.Room(c) != "" {
+	for i := range w.e.rooms {
+		if w.roomBy(&w.e.rooms[i], c) != "" {
 			return 0, false
 		}
 	}
 	var sum, weights float64
-	for _, s := range w.e.scorers {
-		sum += s.weight * min(100, max(0, s.Score(c)))
+	for i := range w.e.scorers {
+		s := &w.e.scorers[i]
+		sum += s.weight * w.scoreBy(s, c)
 		weights += s.weight
 	}
 	if weights <= 0 {
@@ -327,15 +328,16 @@ func (w *work) bind(n int, items []item) {
 // score is the audit of a place: each plugin's mean over the blocks.
 func (w *work) score(n int, items []item) Score {
 	out := Score{Group: w.ask.Name, NodeID: w.snap.Nodes[n].ID, Plugins: map[string]float64{}}
-	for _, s := range w.e.scorers {
+	for at := range w.e.scorers {
+		s := &w.e.scorers[at]
 		var sum float64
 		for i, it := range items {
 			c := w.candidate(it.task, n, w.picks[i])
 			c.Units, c.Allocations = it.option.units, 1
-			sum += s.Score(c)
+			sum += w.scoreBy(s, c)
 		}
-		out.Plugins[s.Name()] = sum / float64(len(items))
-		out.Total += s.weight * out.Plugins[s.Name()]
+		out.Plugins[s.meter.Name()] = sum / float64(len(items))
+		out.Total += s.weight * out.Plugins[s.meter.Name()]
 	}
 	return out
 }

@@ -12,6 +12,11 @@ type work struct {
 	req  *Request
 	say  bool // a refusal is to give its reason
 
+	asking *meter // the plugin that is asked now
+	calls  int    // of plugins
+	timing bool   // this call is timed
+	began  int64  // of the call that is timed
+
 	first   []int    // number of the first pool of each node, and the number of pools at the end
 	used    []int    // instances taken by this decision, by pool
 	cpu     []int    // MHz taken by this decision, by node
@@ -116,8 +121,8 @@ func (w *work) begin(g *GroupAsk) {
 func (w *work) filter(task, node int) {
 	for p := w.first[node]; p < w.first[node+1]; p++ {
 		c := w.candidate(task, node, p)
-		for _, f := range w.e.filters {
-			if code := f.Filter(c); code != "" {
+		for i := range w.e.filters {
+			if code := w.filterBy(&w.e.filters[i], c); code != "" {
 				w.why[task][p] = code
 				break
 			}

@@ -71,6 +71,7 @@ func assemble(ctx context.Context, c Config, db *store.Store) (*parts, error) {
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &clusterMetrics{world: world, clock: c.Clock})
+	registry.MustRegister(p.tuning)
 	registry.MustRegister(sub.Collectors()...)
 	registry.MustRegister(p.queue.Collectors()...)
 	requests := newRequestMetrics()

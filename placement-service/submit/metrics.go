@@ -7,6 +7,7 @@ type metrics struct {
 	decisions *prometheus.CounterVec
 	conflicts prometheus.Counter
 	submitted *prometheus.CounterVec
+	faults    *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -24,10 +25,13 @@ func newMetrics() *metrics {
 		submitted: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "heteroflow_placement_submissions_total", Help: "Jobs by what became of their submission.",
 		}, []string{"outcome"}),
+		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heteroflow_plugin_faults_total", Help: "Decisions in which a placement plugin panicked.",
+		}, []string{"plugin"}),
 	}
 }
 
 // Collectors are the metrics of the submitter.
 func (s *Submitter) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{s.metrics.decision, s.metrics.decisions, s.metrics.conflicts, s.metrics.submitted}
+	return []prometheus.Collector{s.metrics.decision, s.metrics.decisions, s.metrics.conflicts, s.metrics.submitted, s.metrics.faults}
 }

@@ -269,6 +269,10 @@ func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Reque
 			return d, err
 		}
 		s.metrics.decision.Observe(s.Clock.Now().Sub(began).Seconds())
+		for _, f := range d.Faults {
+			s.metrics.faults.WithLabelValues(f.Plugin).Inc()
+			s.log.Error("a placement plugin failed", "plugin", f.Plugin, "job_id", key.ID, "panic", f.Text)
+		}
 		if d.Placed || !cached {
 			return d, nil
 		}

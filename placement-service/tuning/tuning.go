@@ -55,6 +55,7 @@ type Tuning struct {
 	clock clock.Clock
 	log   hclog.Logger
 
+	began   time.Time
 	reading sync.Mutex
 	current atomic.Pointer[state]
 }
@@ -69,7 +70,7 @@ func New(s Settings, c clock.Clock, log hclog.Logger) *Tuning {
 	if c == nil {
 		c = clock.System()
 	}
-	t := &Tuning{store: s, clock: c, log: log.Named("tuning")}
+	t := &Tuning{store: s, clock: c, log: log.Named("tuning"), began: c.Now()}
 	t.apply(Version{})
 	return t
 }
@@ -185,7 +186,8 @@ func (t *Tuning) Refresh(ctx context.Context) error {
 // apply puts a version in force.
 func (t *Tuning) apply(v Version) {
 	v = complete(v)
-	t.current.Store(&state{version: v, engine: engine.New(engine.Config{Plugins: v.Plugins})})
+	since := func() int64 { return int64(t.clock.Now().Sub(t.began)) }
+	t.current.Store(&state{version: v, engine: engine.New(engine.Config{Plugins: v.Plugins, Now: since})})
 }
 
 // complete puts the settings over the defaults, so that a plugin that is new in this build has its own.

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
@@ -150,5 +152,27 @@ func TestTuning_KeepsWhatItHasWhenAVersionCannotBeRead(t *testing.T) {
 	}
 	if v := a.Current(); v.Number != 1 || weight(v, "binpack") != 3 {
 		t.Errorf("version in force: %+v", v)
+	}
+}
+
+func TestTuning_TellsWhatPluginsTake(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(tuned(newKept()))
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		var plugins []string
+		for _, m := range f.GetMetric() {
+			plugins = append(plugins, m.GetLabel()[0].GetValue())
+		}
+		if want := []string{"binpack", "gpu_filter", "resource_filter"}; !slices.Equal(plugins, want) {
+			t.Errorf("%s of %v, want of %v", f.GetName(), plugins, want)
+		}
+	}
+	if len(families) != 2 {
+		t.Errorf("%d metrics, want calls and seconds", len(families))
 	}
 }

@@ -1,0 +1,18 @@
+package engine_test
+
+import (
+	"testing"
+
+	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/engine/plugintest"
+)
+
+func TestPlugins_Conform(t *testing.T) {
+	t.Parallel()
+	for _, p := range engine.BuiltIn() {
+		t.Run(p.Name(), func(t *testing.T) {
+			t.Parallel()
+			plugintest.Run(t, p)
+		})
+	}
+}
