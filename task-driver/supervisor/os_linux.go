@@ -79,7 +79,7 @@ func (p Proc) Signal(sig syscall.Signal) error {
 		if !p.Alive() {
 			return os.ErrProcessDone
 		}
-		return unix.Kill(p.PID, sig)
+		return p.sent(unix.Kill(p.PID, sig))
 	case err != nil:
 		return os.ErrProcessDone
 	}
@@ -87,7 +87,15 @@ func (p Proc) Signal(sig syscall.Signal) error {
 	if !p.Alive() {
 		return os.ErrProcessDone
 	}
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
+	return p.sent(unix.PidfdSendSignal(fd, sig, nil, 0))
+}
+
+// sent is the answer to a signal: a process may end between the check and the signal.
+func (p Proc) sent(err error) error {
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return os.ErrProcessDone
+	case err != nil:
 		return fmt.Errorf("signal process %d: %w", p.PID, err)
 	}
 	return nil
