@@ -60,6 +60,29 @@ func (d *driverServer) Capabilities(context.Context, *driverpb.CapabilitiesReque
 	return &driverpb.CapabilitiesResponse{Capabilities: caps}, nil
 }
 
+func (d *driverServer) CreateNetwork(ctx context.Context, req *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
+	maker, ok := d.plugin.(NetworkMaker)
+	if !ok {
+		return d.UnimplementedDriverServer.CreateNetwork(ctx, req)
+	}
+	spec, created, err := maker.CreateNetwork(ctx, req.GetAllocId(), req.GetHostname())
+	if err != nil {
+		return nil, statusError(err)
+	}
+	return &driverpb.CreateNetworkResponse{IsolationSpec: spec, Created: created}, nil
+}
+
+func (d *driverServer) DestroyNetwork(ctx context.Context, req *driverpb.DestroyNetworkRequest) (*driverpb.DestroyNetworkResponse, error) {
+	maker, ok := d.plugin.(NetworkMaker)
+	if !ok {
+		return d.UnimplementedDriverServer.DestroyNetwork(ctx, req)
+	}
+	if err := maker.DestroyNetwork(ctx, req.GetAllocId(), req.GetIsolationSpec()); err != nil {
+		return nil, statusError(err)
+	}
+	return &driverpb.DestroyNetworkResponse{}, nil
+}
+
 func (d *driverServer) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
 	log := d.log.Named("fingerprint")
 	var last *driverpb.FingerprintResponse

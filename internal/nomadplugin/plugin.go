@@ -73,6 +73,16 @@ type Driver interface {
 	ExecStream(ctx context.Context, id string, s *ExecStream) (*driverpb.ExitResult, error)
 }
 
+// NetworkMaker is a Driver that makes the network of a group itself, before the first of its tasks starts. Its capabilities say
+// MustCreateNetwork.
+type NetworkMaker interface {
+	// CreateNetwork makes the network name space of an allocation; one that is there already is answered with created = false.
+	// hostname is empty where the job, or the host's version, names none.
+	CreateNetwork(ctx context.Context, allocID, hostname string) (spec *driverpb.NetworkIsolationSpec, created bool, err error)
+	// DestroyNetwork removes it after the last task. One that is gone is no error.
+	DestroyNetwork(ctx context.Context, allocID string, spec *driverpb.NetworkIsolationSpec) error
+}
+
 // ExecStream is one interactive command. Stdin ends with io.EOF when the user closes it. With TTY, Stderr gets
 // nothing. Resize is closed when the user leaves.
 type ExecStream struct {

@@ -14,6 +14,8 @@ import (
 const (
 	LabelTask  = "io.heteroflow.task_id"
 	LabelState = "io.heteroflow.state_dir" // the driver's state folder: drivers on one daemon tell their own apart
+	// LabelNetwork is the allocation whose network a container holds. Such a container is no task.
+	LabelNetwork = "io.heteroflow.network"
 )
 
 // MinAPIVersion is the oldest Engine API that is supported, that of Docker 18.09.
@@ -27,6 +29,9 @@ var ErrNameInUse = errors.New("the name is in use")
 
 // ErrNoLogs is returned where the daemon's log driver cannot be read.
 var ErrNoLogs = errors.New("the daemon's log driver cannot be read")
+
+// ErrImageInUse is returned for an image that is to be removed and that a container has.
+var ErrImageInUse = errors.New("a container has the image")
 
 // ErrNotRunning is returned for a signal to a container that has ended.
 var ErrNotRunning = errors.New("the container does not run")
@@ -171,6 +176,7 @@ type State struct {
 	EndedAt   time.Time
 	IP        string
 	IPv6      string // global address
+	Namespace string // path of its network name space on the daemon's machine
 	TTY       bool
 	TaskID    string // label LabelTask
 	Image     string
@@ -183,6 +189,7 @@ type State struct {
 type Found struct {
 	ID, TaskID string
 	StateDir   string // label LabelState
+	Network    string // label LabelNetwork
 	Running    bool
 	CreatedAt  time.Time
 }

@@ -178,6 +178,7 @@ func (e *Engine) State(ctx context.Context, id string) (State, error) {
 		s.TaskID, s.Image, s.TTY = got.Config.Labels[LabelTask], got.Config.Image, got.Config.Tty
 	}
 	if got.NetworkSettings != nil {
+		s.Namespace = got.NetworkSettings.SandboxKey
 		for _, n := range got.NetworkSettings.Networks { // one: a task names no second network
 			if n != nil && n.IPAddress != "" {
 				s.IP = n.IPAddress
@@ -252,7 +253,7 @@ func (e *Engine) List(ctx context.Context, label, value string) ([]Found, error)
 	}
 	out := make([]Found, 0, len(all))
 	for _, c := range all {
-		out = append(out, Found{ID: c.ID, TaskID: c.Labels[LabelTask], StateDir: c.Labels[LabelState], Running: c.State == container.StateRunning, CreatedAt: time.Unix(c.Created, 0).UTC()})
+		out = append(out, Found{ID: c.ID, TaskID: c.Labels[LabelTask], StateDir: c.Labels[LabelState], Network: c.Labels[LabelNetwork], Running: c.State == container.StateRunning, CreatedAt: time.Unix(c.Created, 0).UTC()})
 	}
 	return out, nil
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/registry"
 	"github.com/docker/docker/client"
@@ -29,6 +31,18 @@ func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
 func (e *Engine) ImageID(ctx context.Context, ref string) (string, error) {
 	found, err := e.Image(ctx, ref)
 	return found.ID, err
+}
+
+// RemoveImage removes an image and its names. It returns ErrImageInUse when a container has it, and no error when it is gone.
+func (e *Engine) RemoveImage(ctx context.Context, id string) error {
+	_, err := e.cli.ImageRemove(ctx, id, image.RemoveOptions{PruneChildren: true})
+	switch {
+	case errdefs.IsNotFound(err):
+		return nil
+	case errdefs.IsConflict(err) && strings.Contains(err.Error(), "container"):
+		return fmt.Errorf("remove image %s: %w: %s", id, ErrImageInUse, daemonWords(err))
+	}
+	return e.fault("remove image "+id, err)
 }
 
 // Load takes the images of an archive that docker save wrote.

@@ -50,6 +50,7 @@ func TestExit_IsKeptUntilNomadCollectsIt(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.sweepNow(r.ctx, time.Now().Add(time.Hour))
+				r.sweepContainers(r.ctx, time.Now().Add(time.Hour))
 				r.retryDestroys(r.ctx)
 				if err := r.shares().Reconcile(r.ctx, r.liveShares); err != nil {
 					t.Fatal(err)

@@ -29,8 +29,9 @@ type dockerRuntime struct {
 	options   *Docker
 	stateDir  string
 	modelsDir string
-	cgroups   string                                                // where the kernel shows control groups
-	procfs    string                                                // and processes
+	cgroups   string // where the kernel shows control groups
+	procfs    string // and processes
+	images    *imageKeeper
 	probe     func(runtimes, cdiDirs []string) (access.Host, error) // looks at the host
 	log       hclog.Logger
 }
@@ -41,8 +42,8 @@ func (r *dockerRuntime) check(p *plan) error {
 	if _, err := p.share.image(p.tc); err != nil {
 		return err
 	}
-	if p.cfg.GetNetworkIsolationSpec().GetMode() == driverpb.NetworkIsolationSpec_GROUP {
-		return errors.New(`network { mode = "bridge" } is not supported: leave mode out, the container gets the docker bridge and its ports are published by config { ports = [...] }`)
+	if err := p.checkGroup(); err != nil {
+		return err
 	}
 	ref, err := p.share.image(p.tc)
 	if err != nil {
@@ -63,7 +64,7 @@ func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event
 	if b.image, err = p.share.image(p.tc); err != nil {
 		return supervisor.Spec{}, err
 	}
-	image, err := r.fetch(ctx, p, b.image, event)
+	image, err := r.fetch(ctx, p, rec, b.image, event)
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
@@ -72,7 +73,7 @@ func (r *dockerRuntime) prepare(ctx context.Context, p *plan, rec *record, event
 	if err != nil {
 		return supervisor.Spec{}, err
 	}
-	if err := r.makeFolders(p, container.Mounts); err != nil {
+	if err := errors.Join(r.makeFolders(p, container.Mounts), r.readyGroup(ctx, p)); err != nil {
 		return supervisor.Spec{}, err
 	}
 	id, err := r.create(ctx, p, container)
@@ -151,7 +152,12 @@ func (r *dockerRuntime) spec(taskID string, rec *record, since time.Time) (super
 
 // mark is the file that keeps how far a task's output was written.
 func (r *dockerRuntime) mark(taskID string) string {
-	return filepath.Join(supervisor.Dir(filepath.Join(r.stateDir, "tasks"), taskID), docker.MarkFile)
+	return filepath.Join(r.taskDir(taskID), docker.MarkFile)
+}
+
+// taskDir is the task's state folder.
+func (r *dockerRuntime) taskDir(taskID string) string {
+	return supervisor.Dir(filepath.Join(r.stateDir, "tasks"), taskID)
 }
 
 // makeFolders makes the folders below the task's own that a bind mount names, as the daemon does for absolute paths.
@@ -243,13 +249,33 @@ func (r *dockerRuntime) clean(ctx context.Context, taskID string, rec *record) e
 		}
 		return err
 	}
+	remove := r.engine.Remove
+	if r.options.keepEnded && !rec.StartedAt.IsZero() { // one that was never started shows nothing
+		remove = r.end
+	}
 	var errs []error
 	for _, c := range found {
 		if c.StateDir == r.stateDir || c.ID == rec.Container {
-			errs = append(errs, r.engine.Remove(ctx, c.ID))
+			errs = append(errs, remove(ctx, c.ID))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	r.images.leave(taskID)
+	return nil
+}
+
+// end kills a container and leaves it there.
+func (r *dockerRuntime) end(ctx context.Context, id string) error {
+	err := r.engine.Signal(ctx, id, "SIGKILL")
+	if err == nil {
+		err = r.engine.WaitExit(ctx, id)
+	}
+	if errors.Is(err, docker.ErrNotRunning) || errors.Is(err, docker.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 func (r *dockerRuntime) exec(ctx context.Context, t *task, s *nomadplugin.ExecStream) (*driverpb.ExitResult, error) {

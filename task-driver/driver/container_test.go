@@ -321,9 +321,9 @@ func TestDocker_Refusals(t *testing.T) {
 		"not a volume": {config: with("volumes", []string{"data"}), want: `write "source:/target"`},
 		"no-new-privileges is fine, the image is not": {config: map[string]any{"image": "absent:1", "security_opt": []string{"no-new-privileges"}, "network_mode": "container:x"}, want: "another task's network"},
 		"bad mode": {config: with("volumes", []string{"a:/b:z"}), want: `unknown mode "z"`},
-		"bridge of nomad": {config: app("sleep"), change: func(c *driverpb.TaskConfig) {
+		"a network of another driver": {config: app("sleep"), change: func(c *driverpb.TaskConfig) {
 			c.NetworkIsolationSpec = &driverpb.NetworkIsolationSpec{Mode: driverpb.NetworkIsolationSpec_GROUP}
-		}, want: `network { mode = "bridge" } is not supported`},
+		}, want: "the group's network was made by another driver"},
 		"no image for the brand": {config: map[string]any{"images": map[string]any{"ascend": "cann:1"}}, change: func(c *driverpb.TaskConfig) {
 			c.DeviceEnv = reserve(t, whole(accel.NVIDIA, "GPU-1"))
 		}, want: "there is none for brand nvidia"},
@@ -617,7 +617,7 @@ func TestDocker_SweepTouchesOnlyOurs(t *testing.T) {
 	fake.Seed("a-user's", nil, old)
 	j := r.job(app("sleep"))
 	r.start(j)
-	r.sweepNow(r.ctx, time.Now().Add(-time.Minute))
+	r.sweepContainers(r.ctx, time.Now().Add(-time.Minute))
 	if fake.Containers() != 3 || !fake.Asked("DELETE /containers/ours") || fake.Asked("DELETE /containers/(another|a-user)") {
 		t.Errorf("%d containers left; requests %v", fake.Containers(), fake.Requests())
 	}

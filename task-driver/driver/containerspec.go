@@ -60,7 +60,7 @@ func (r *dockerRuntime) container(p *plan, b build) (docker.Container, error) {
 		CPUShares: linux.GetCpuShares(), CPUSet: linux.GetCpusetCpus(), PidsLimit: pids, ShmBytes: shm,
 		NetworkMode: p.tc.NetworkMode, PIDMode: p.tc.PIDMode, IPCMode: p.tc.IPCMode,
 		UTSMode: p.tc.UTSMode, UserNSMode: p.tc.UserNSMode, CgroupNSMode: p.tc.CgroupNS,
-		DNS: p.tc.DNSServers, DNSSearch: p.tc.DNSSearch, DNSOptions: p.tc.DNSOptions, ExtraHosts: p.tc.ExtraHosts,
+		ExtraHosts:     p.tc.ExtraHosts,
 		NetworkAliases: p.tc.Aliases, IPv4Address: p.tc.IPv4, IPv6Address: p.tc.IPv6, MACAddress: p.tc.MACAddress,
 		CapAdd: caps, CapDrop: []string{"ALL"}, GroupAdd: p.tc.GroupAdd, SecurityOpt: p.tc.SecurityOpt, Sysctls: p.tc.Sysctl, StorageOpt: p.tc.StorageOpt,
 		ReadOnlyRoot: p.tc.ReadonlyRootfs, Privileged: p.tc.Privileged, Init: p.tc.Init, TTY: p.tc.TTY, OpenStdin: p.tc.Interactive,
@@ -73,16 +73,8 @@ func (r *dockerRuntime) container(p *plan, b build) (docker.Container, error) {
 	if p.tc.CPUHardLimit {
 		c.CPUQuotaUS, c.CPUPeriodUS = cpuQuota(linux.GetPercentTicks(), p.tc.CPUCFSPeriod)
 	}
-	if dns := p.cfg.GetDns(); dns != nil {
-		for _, of := range []struct {
-			own  *[]string
-			nets []string
-		}{{&c.DNS, dns.GetServers()}, {&c.DNSSearch, dns.GetSearches()}, {&c.DNSOptions, dns.GetOptions()}} {
-			if len(*of.own) == 0 {
-				*of.own = of.nets
-			}
-		}
-	}
+	c.DNS, c.DNSSearch, c.DNSOptions = p.dns()
+	r.joinGroup(p, &c)
 	for _, name := range slices.Sorted(maps.Keys(p.tc.Ulimit)) {
 		limit, err := parseUlimit(name, p.tc.Ulimit[name])
 		if err != nil {

@@ -30,6 +30,9 @@ type Docker struct {
 	NoLogs        bool              `codec:"disable_log_collection"`
 	Runtimes      map[string]string `codec:"runtimes"` // name of a brand's OCI runtime, where it has another than the maker's
 	SELinux       string            `codec:"volumes_selinuxlabel"`
+	InfraImage    string            `codec:"infra_image"` // holds the network of a group; empty: one made on the node
+	InfraLimit    string            `codec:"infra_image_pull_timeout"`
+	GC            *GC               `codec:"gc"`
 
 	VolumesEnabled    bool     `codec:"volumes_enabled"`
 	AllowPrivileged   bool     `codec:"allow_privileged"`
@@ -43,6 +46,32 @@ type Docker struct {
 	AllowLogDrivers   []string `codec:"allow_log_drivers"`
 
 	pullSilence time.Duration // 0: a pull is never given up for silence
+	infraLimit  time.Duration
+	imageDelay  time.Duration // 0: images stay
+	keepEnded   bool          // containers of tasks that are destroyed stay, ended
+	dangling    dangling
+}
+
+// GC says what is removed when it is of no more use, in the stock driver's words.
+type GC struct {
+	Image      bool      `codec:"image"`
+	ImageDelay string    `codec:"image_delay"`
+	Container  bool      `codec:"container"`
+	Dangling   *Dangling `codec:"dangling_containers"`
+}
+
+// Dangling says what becomes of containers whose task Nomad does not know.
+type Dangling struct {
+	Enabled bool   `codec:"enabled"`
+	DryRun  bool   `codec:"dry_run"`
+	Period  string `codec:"period"`
+	Grace   string `codec:"creation_grace"`
+}
+
+// dangling is a Dangling that has been checked; times that are 0 are orphan_after.
+type dangling struct {
+	off, dryRun   bool
+	period, grace time.Duration
 }
 
 // Logging says where the daemon keeps a container's output.
@@ -90,6 +119,13 @@ func dockerSchema() *hclspec.Spec {
 		"allow_host_pid": flag("allow_host_pid"), "allow_host_ipc": flag("allow_host_ipc"), "allow_docker_socket": flag("allow_docker_socket"),
 		"allow_caps": list("allow_caps"), "allow_runtimes": list("allow_runtimes"), "allow_devices": list("allow_devices"),
 		"allow_log_drivers": list("allow_log_drivers"),
+		"infra_image":       text("infra_image"), "infra_image_pull_timeout": nomadplugin.OptString("infra_image_pull_timeout", "5m"),
+		"gc": nomadplugin.Block("gc", false, nomadplugin.Object(nomadplugin.Fields{
+			"image": flag("image"), "image_delay": nomadplugin.OptString("image_delay", "3m"), "container": nomadplugin.OptBool("container", true),
+			"dangling_containers": nomadplugin.Block("dangling_containers", false, nomadplugin.Object(nomadplugin.Fields{
+				"enabled": nomadplugin.OptBool("enabled", true), "dry_run": flag("dry_run"), "period": text("period"), "creation_grace": text("creation_grace"),
+			})),
+		})),
 	}
 	maps.Copy(fields, refusedPluginFields())
 	return nomadplugin.Object(fields)
@@ -131,6 +167,30 @@ func (d *Docker) settle() error {
 			bad(`pull_activity_timeout: %q is not a time a pull may be silent: write for example "2m", or "0s" for ever`, d.PullSilence)
 		}
 		d.pullSilence = wait
+	}
+	atLeast := func(option, text string, least, otherwise time.Duration) time.Duration {
+		if text == "" {
+			return otherwise
+		}
+		t, err := time.ParseDuration(text)
+		if err != nil || t < least {
+			bad(`%s: %q is not a time of at least %s: write for example "5m"`, option, text, least)
+		}
+		return t
+	}
+	d.infraLimit = atLeast("infra_image_pull_timeout", d.InfraLimit, time.Second, 5*time.Minute)
+	if gc := d.GC; gc != nil {
+		if delay := atLeast("gc.image_delay", gc.ImageDelay, time.Second, 3*time.Minute); gc.Image {
+			d.imageDelay = delay
+		}
+		d.keepEnded = !gc.Container
+		if c := gc.Dangling; c != nil {
+			// Nomad needs a while to bring its tasks back after a restart: until then they look like nobody's.
+			d.dangling = dangling{
+				off: !c.Enabled, dryRun: c.DryRun,
+				period: atLeast("gc.dangling_containers.period", c.Period, time.Minute, 0), grace: atLeast("gc.dangling_containers.creation_grace", c.Grace, time.Minute, 0),
+			}
+		}
 	}
 	for _, brand := range slices.Sorted(maps.Keys(d.Runtimes)) {
 		if _, err := accel.ParseVendor(brand); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/driverpb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
@@ -45,6 +46,7 @@ type Driver struct {
 	settings settings
 	tasks    map[string]*task
 	starting map[string]chan struct{} // ids in Start, which the sweep must not touch; closed when Start ends
+	networks map[string]bool          // allocations for which this process made or found a network
 	runtimes map[string]runtime
 	manager  *share.Manager
 
@@ -71,7 +73,7 @@ func New(o Options) *Driver {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &Driver{
 		version: o.Version, log: o.Log, launcher: o.Launcher, cgroups: o.Cgroups, tool: o.Tool, backends: o.Backends, maker: makerOf(self()), began: time.Now(), done: ctx, cancel: cancel,
-		events: newEvents(), tasks: map[string]*task{}, starting: map[string]chan struct{}{},
+		events: newEvents(), tasks: map[string]*task{}, starting: map[string]chan struct{}{}, networks: map[string]bool{},
 	}
 	if d.log == nil {
 		d.log = hclog.NewNullLogger()
@@ -105,11 +107,15 @@ func (d *Driver) TaskConfigSchema() *hclspec.Spec { return taskConfigSchema() }
 // Capabilities says what the driver can do. Isolation is by image for both runtimes, since Nomad knows one answer per
 // driver: the process runtime turns the paths back into the host's.
 func (d *Driver) Capabilities() *driverpb.DriverCapabilities {
-	return &driverpb.DriverCapabilities{
-		SendSignals: true, Exec: true, FsIsolation: driverpb.DriverCapabilities_IMAGE,
+	c := &driverpb.DriverCapabilities{
+		SendSignals: true, Exec: true, FsIsolation: driverpb.DriverCapabilities_IMAGE, MountConfigs: driverpb.DriverCapabilities_ANY_MOUNTS,
 		NetworkIsolationModes: []driverpb.NetworkIsolationSpec_NetworkIsolationMode{driverpb.NetworkIsolationSpec_HOST},
-		MountConfigs:          driverpb.DriverCapabilities_ANY_MOUNTS,
 	}
+	if _, err := d.containers(); err == nil { // see network.go
+		c.NetworkIsolationModes = append(c.NetworkIsolationModes, driverpb.NetworkIsolationSpec_GROUP)
+		c.MustCreateNetwork = true
+	}
+	return c
 }
 
 // Configure takes the plugin's config. Nothing is touched: no folder is made, no daemon asked.
@@ -132,7 +138,8 @@ func (d *Driver) Configure(msgpack []byte) error {
 			return fmt.Errorf("plugin config: %w", err)
 		}
 		probe := func(runtimes, cdiDirs []string) (access.Host, error) { return access.Probe("/", runtimes, cdiDirs) }
-		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir, modelsDir: s.cache.Dir, cgroups: d.cgroups, procfs: "/proc", probe: probe, log: d.log}
+		runtimes[runtimeDocker] = &dockerRuntime{engine: engine, options: s.Docker, stateDir: s.StateDir, modelsDir: s.cache.Dir, cgroups: d.cgroups, procfs: "/proc", probe: probe, log: d.log,
+			images: newImageKeeper(d.done, engine, s.Docker.imageDelay, clock.System(), d.log)}
 	}
 	if s.Process.Enabled {
 		runtimes[runtimeProcess] = &processRuntime{options: s.Process, cgroups: d.cgroups, mode: process.Detect(d.cgroups)}

@@ -11,33 +11,48 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/docker"
 )
 
-// fetch makes sure that the daemon has the image: from the archive that the job names, or from its registry.
-func (r *dockerRuntime) fetch(ctx context.Context, p *plan, ref string, event func(string)) (docker.Image, error) {
+// fetch makes sure that the daemon has the image, and keeps it there until the task is destroyed.
+func (r *dockerRuntime) fetch(ctx context.Context, p *plan, rec *record, ref string, event func(string)) (docker.Image, error) {
+	r.images.fetching.RLock()
+	defer r.images.fetching.RUnlock()
+	image, pulled, err := r.obtain(ctx, p, ref, event)
+	if err != nil {
+		return docker.Image{}, err
+	}
+	rec.Image = image.ID
+	rec.ImagePulled = r.images.use(p.cfg.GetId(), image.ID, pulled)
+	return image, nil
+}
+
+// obtain has the image from the node, from the archive that the job names, or from its registry. pulled says that the node did not
+// have it before.
+func (r *dockerRuntime) obtain(ctx context.Context, p *plan, ref string, event func(string)) (image docker.Image, pulled bool, err error) {
 	if p.tc.Load != "" {
 		if err := r.load(ctx, p, event); err != nil {
-			return docker.Image{}, err
+			return docker.Image{}, false, err
 		}
 	}
 	image, missing := r.engine.Image(ctx, ref)
 	if missing != nil && !errors.Is(missing, docker.ErrNotFound) {
-		return docker.Image{}, missing
+		return docker.Image{}, false, missing
 	}
 	switch policy := p.tc.pullPolicy(ref); {
 	case missing == nil && policy != pullAlways:
-		return image, nil
+		return image, false, nil
 	case missing != nil && p.tc.Load != "":
-		return docker.Image{}, fmt.Errorf("config.load: there is no image %s in %s: write as image what docker save put in", ref, p.tc.Load)
+		return docker.Image{}, false, fmt.Errorf("config.load: there is no image %s in %s: write as image what docker save put in", ref, p.tc.Load)
 	case missing != nil && policy == pullNever:
-		return docker.Image{}, fmt.Errorf("image %s is not on the node, and pull_policy is never: load it there, or write pull_policy = \"missing\"", ref)
+		return docker.Image{}, false, fmt.Errorf("image %s is not on the node, and pull_policy is never: load it there, or write pull_policy = \"missing\"", ref)
 	}
 	if err := r.pull(ctx, p, ref, event); err != nil {
 		if missing == nil && ctx.Err() == nil {
 			event("Image " + ref + " could not be pulled anew (" + err.Error() + "), the one on the node is used")
-			return image, nil
+			return image, false, nil
 		}
-		return docker.Image{}, err
+		return docker.Image{}, false, err
 	}
-	return r.engine.Image(ctx, ref)
+	now, err := r.engine.Image(ctx, ref)
+	return now, err == nil && now.ID != image.ID, err
 }
 
 // pull asks the registry. There is no limit to the time but the job's own: images of models have tens of gigabytes. Only

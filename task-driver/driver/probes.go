@@ -216,6 +216,9 @@ var _ probe.Target = probed{}
 func (p probed) Address(ctx context.Context, port string) (string, error) {
 	for _, given := range p.t.cfg.GetResources().GetPorts() {
 		if given.GetLabel() == port {
+			if addr := groupAddress(p.t.cfg, p.t.record.GroupNetwork); addr != "" {
+				return net.JoinHostPort(addr, strconv.Itoa(containerPort(given, nil))), nil
+			}
 			return net.JoinHostPort(reachable(given), strconv.Itoa(int(given.GetValue()))), nil
 		}
 	}
@@ -229,6 +232,14 @@ func (p probed) Address(ctx context.Context, port string) (string, error) {
 		}
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+// groupAddress is that of the group's network on this node, for a task that is in it; empty for others.
+func groupAddress(cfg *driverpb.TaskConfig, in bool) string {
+	if !in {
+		return ""
+	}
+	return cfg.GetNetworkIsolationSpec().GetHostsConfig().GetAddress()
 }
 
 // reachable is the address of the host at which a port is reached from the host.
@@ -277,6 +288,8 @@ func (r *dockerRuntime) ownAddress(ctx context.Context, t *task) (string, error)
 		return "", err
 	case state.IP == "" && t.record.HostNetwork:
 		return "127.0.0.1", nil
+	case state.IP == "" && groupAddress(t.cfg, t.record.GroupNetwork) != "":
+		return groupAddress(t.cfg, t.record.GroupNetwork), nil
 	case state.IP == "":
 		return "", errors.New("the container has no address of its own: name a published port by its label")
 	}

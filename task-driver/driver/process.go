@@ -36,6 +36,9 @@ func (r *processRuntime) check(p *plan) error {
 	if len(p.cfg.GetMounts()) > 0 {
 		return errors.New(`the process runtime cannot mount volumes: leave volume_mount out, or use runtime = "docker"`)
 	}
+	if p.cfg.GetNetworkIsolationSpec().GetMode() == driverpb.NetworkIsolationSpec_GROUP {
+		return errors.New(`the process runtime has the host's network: leave mode out of the group's network, or use runtime = "docker"`)
+	}
 	return nil
 }
 

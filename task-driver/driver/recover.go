@@ -47,6 +47,9 @@ func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 			d.log.Error("lease not renewed", "task_id", id, "error", err)
 		}
 	}
+	if c, ok := run.(*dockerRuntime); ok && r.Image != "" {
+		c.images.use(id, r.Image, r.ImagePulled)
+	}
 	if status.Phase != supervisor.Exited {
 		if err := d.shares().Adopt(ctx, r.Shares...); err != nil {
 			d.log.Error("shares not noted in the ledger", "task_id", id, "error", err)

@@ -29,12 +29,15 @@ type plan struct {
 // record is what the driver keeps of a task: in Nomad's state as the handle's driver state, and in memory. It must
 // stay readable by later versions.
 type record struct {
-	Version   int           `json:"version"` // 1
-	Runtime   string        `json:"runtime"`
-	Container string        `json:"container,omitempty"`
-	Host      string        `json:"host,omitempty"` // the daemon that has the container
-	Group     process.Group `json:"group"`
-	Cards     []string      `json:"cards,omitempty"`
+	Version   int    `json:"version"` // 1
+	Runtime   string `json:"runtime"`
+	Container string `json:"container,omitempty"`
+	Host      string `json:"host,omitempty"`  // the daemon that has the container
+	Image     string `json:"image,omitempty"` // its id
+	// ImagePulled says that the image came to the node by this driver.
+	ImagePulled bool          `json:"image_pulled,omitempty"`
+	Group       process.Group `json:"group"`
+	Cards       []string      `json:"cards,omitempty"`
 	// Forms is how each card was given, by UUID.
 	Forms     map[string]accel.Form `json:"forms,omitempty"`
 	StartedAt time.Time             `json:"started_at"`
@@ -53,6 +56,8 @@ type record struct {
 	Model       string      `json:"model,omitempty"` // where the task finds it
 	Probes      *probe.Plan `json:"probes,omitempty"`
 	HostNetwork bool        `json:"host_network,omitempty"`
+	// GroupNetwork says that its container is in the network of its group.
+	GroupNetwork bool `json:"group_network,omitempty"`
 }
 
 // newRecord begins the record of a plan.
@@ -62,7 +67,7 @@ func newRecord(p *plan) record {
 		model = p.tc.Model.Path
 	}
 	return record{
-		Model: model, Probes: p.probes, HostNetwork: p.tc.NetworkMode == "host",
+		Model: model, Probes: p.probes, HostNetwork: p.tc.NetworkMode == "host", GroupNetwork: p.tc.Runtime == runtimeDocker && p.group() != nil,
 		Version: 1, Runtime: p.tc.Runtime, Cards: p.share.uuids(), Forms: p.share.forms(),
 		StopSignal: p.tc.StopSignal, WorkDir: p.tc.WorkDir, Env: p.tc.Env,
 		MemoryMiB: p.share.memoryMiB, ComputePct: p.share.computePct, QoS: p.share.qos,

@@ -124,22 +124,17 @@ var stockPluginOptions = []stockOption{
 	{name: "extra_labels", refused: "every label it could add is always there: leave it out", test: "TestStock_RefusalsAreSaid"},
 	{name: "logging.type", test: "TestDocker_Logging"},
 	{name: "logging.config", test: "TestDocker_Logging"},
-	{name: "gc.image", here: "gc", refused: gcRefusal, test: "TestStock_RefusalsAreSaid"},
-	{name: "gc.image_delay", here: "gc", refused: gcRefusal, test: "TestStock_RefusalsAreSaid"},
-	{name: "gc.container", here: "gc", refused: gcRefusal, test: "TestStock_RefusalsAreSaid"},
-	{name: "gc.dangling_containers", here: "gc", refused: gcRefusal, test: "TestStock_RefusalsAreSaid"},
+	{name: "gc.image", test: "TestDocker_ImagesAreRemoved"},
+	{name: "gc.image_delay", test: "TestDocker_ImagesAreRemoved"},
+	{name: "gc.container", test: "TestDocker_EndedContainersStay"},
+	{name: "gc.dangling_containers", test: "TestSweep_DanglingContainers"},
 	{name: "volumes.enabled", here: "volumes_enabled", test: "TestDocker_Request"},
 	{name: "volumes.selinuxlabel", here: "volumes_selinuxlabel", test: "TestDocker_SELinux"},
-	{name: "infra_image", refused: infraRefusal, test: "TestStock_RefusalsAreSaid"},
-	{name: "infra_image_pull_timeout", refused: infraRefusal, test: "TestStock_RefusalsAreSaid"},
+	{name: "infra_image", test: "TestNetwork_InfraImage"},
+	{name: "infra_image_pull_timeout", test: "TestNetwork_InfraImage"},
 	{name: "windows_allow_insecure_container_admin", refused: windowsOnly, test: "TestStock_RefusalsAreSaid"},
 	{name: "nvidia_runtime", refused: `write docker { runtimes = { nvidia = "…" } } in its place, which there is for every brand`, test: "TestStock_RefusalsAreSaid"},
 }
-
-const (
-	gcRefusal    = "containers of tasks that are gone are removed after orphan_after, ended ones when Nomad destroys the task, images stay: leave gc out, and clear images with docker image prune"
-	infraRefusal = `there is no container for a group's network here, since network { mode = "bridge" } is not supported: leave it out`
-)
 
 // refusals are what the options in a decoded config are refused with. An option that is not set, or set to what it is by
 // itself, is no matter.
@@ -190,14 +185,7 @@ func refusedPluginFields() nomadplugin.Fields {
 	text := func(name string) *hclspec.Spec { return nomadplugin.Attr(name, "string", false) }
 	flag := func(name string) *hclspec.Spec { return nomadplugin.Attr(name, "bool", false) }
 	return nomadplugin.Fields{
-		"extra_labels": nomadplugin.Attr("extra_labels", "list(string)", false),
-		"infra_image":  text("infra_image"), "infra_image_pull_timeout": text("infra_image_pull_timeout"),
+		"extra_labels":                           nomadplugin.Attr("extra_labels", "list(string)", false),
 		"windows_allow_insecure_container_admin": flag("windows_allow_insecure_container_admin"), "nvidia_runtime": text("nvidia_runtime"),
-		"gc": nomadplugin.Block("gc", false, nomadplugin.Object(nomadplugin.Fields{
-			"image": flag("image"), "image_delay": text("image_delay"), "container": flag("container"),
-			"dangling_containers": nomadplugin.Block("dangling_containers", false, nomadplugin.Object(nomadplugin.Fields{
-				"enabled": flag("enabled"), "dry_run": flag("dry_run"), "period": text("period"), "creation_grace": text("creation_grace"),
-			})),
-		})),
 	}
 }

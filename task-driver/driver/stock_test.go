@@ -140,8 +140,8 @@ func TestStock_RefusalsAreSaid(t *testing.T) {
 	r, _ := dockerRig(t, nil)
 	refusedStart(t, r, with(map[string]any{"isolation": "hyperv"}), "config.isolation: "+windowsOnly)
 	for name, value := range map[string]any{
-		"extra_labels": []string{"job_name"}, "infra_image": "pause:1", "infra_image_pull_timeout": "5m", "windows_allow_insecure_container_admin": true,
-		"nvidia_runtime": "nvidia", "gc": map[string]any{"image": true, "dangling_containers": map[string]any{"enabled": true}},
+		"extra_labels": []string{"job_name"}, "windows_allow_insecure_container_admin": true,
+		"nvidia_runtime": "nvidia",
 	} {
 		body, err := host.EncodeConfig(r.ConfigSchema(), map[string]any{"docker": map[string]any{name: value}})
 		if err != nil {

@@ -67,6 +67,8 @@ type Fault struct {
 
 type container struct {
 	ID, Name string
+	Image    string
+	joined   bool // another's network
 	Config   map[string]any
 	Labels   map[string]string
 	Cmd      []string
@@ -157,6 +159,9 @@ func (e *Engine) Repair() {
 
 // AddImage puts an image on the node; Publish puts it into the registry that pulls find.
 func (e *Engine) AddImage(ref string) { e.mu.Lock(); defer e.mu.Unlock(); e.images[ref] = true }
+
+// HasImage reports whether the node has an image.
+func (e *Engine) HasImage(ref string) bool { e.mu.Lock(); defer e.mu.Unlock(); return e.images[ref] }
 
 // SetImageEnv gives an image defaults of the environment.
 func (e *Engine) SetImageEnv(ref string, env ...string) {

@@ -113,6 +113,8 @@ func (e *Engine) route(w http.ResponseWriter, r *http.Request, path string) {
 		e.info(w)
 	case path == "/images/create":
 		e.pull(w, r)
+	case parts[0] == "images" && r.Method == http.MethodDelete:
+		e.removeImage(w, strings.TrimPrefix(strings.TrimPrefix(path, "/images/"), "sha256:"))
 	case parts[0] == "images" && strings.HasSuffix(path, "/json"):
 		ref := strings.TrimSuffix(strings.TrimPrefix(path, "/images/"), "/json")
 		e.mu.Lock()
@@ -209,6 +211,23 @@ func (e *Engine) pull(w http.ResponseWriter, r *http.Request) {
 	e.images[ref], e.images[strings.TrimSuffix(ref, ":latest")] = true, true
 }
 
+func (e *Engine) removeImage(w http.ResponseWriter, ref string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range e.containers {
+		if c.Image == ref {
+			say(w, http.StatusConflict, "conflict: unable to delete "+ref+" (must be forced) - image is being used by stopped container "+c.ID)
+			return
+		}
+	}
+	if !e.images[ref] {
+		say(w, http.StatusNotFound, "No such image: "+ref)
+		return
+	}
+	delete(e.images, ref)
+	answer(w, http.StatusOK, []map[string]any{{"Deleted": "sha256:" + ref}})
+}
+
 func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	var config struct {
@@ -218,7 +237,8 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 		Tty    bool
 
 		HostConfig struct {
-			LogConfig struct{ Type string }
+			LogConfig   struct{ Type string }
+			NetworkMode string
 		}
 	}
 	if err != nil || json.Unmarshal(body, &config) != nil {
@@ -239,7 +259,7 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	e.serial++
-	c := &container{ID: fmt.Sprintf("%064x", e.serial), Name: name, Labels: config.Labels, Cmd: config.Cmd, TTY: config.Tty, LogType: config.HostConfig.LogConfig.Type, Created: time.Now(), changed: make(chan struct{})}
+	c := &container{ID: fmt.Sprintf("%064x", e.serial), Name: name, Image: config.Image, joined: strings.HasPrefix(config.HostConfig.NetworkMode, "container:"), Labels: config.Labels, Cmd: config.Cmd, TTY: config.Tty, LogType: config.HostConfig.LogConfig.Type, Created: time.Now(), changed: make(chan struct{})}
 	e.containers[c.ID] = c
 	e.lastBody["create"] = body
 	answer(w, http.StatusCreated, map[string]any{"Id": c.ID, "Warnings": []string{}})
@@ -351,9 +371,13 @@ func (e *Engine) inspect(w http.ResponseWriter, c *container) {
 	} else if c.Started.IsZero() {
 		state["Status"] = "created"
 	}
+	networks := map[string]any{"bridge": map[string]any{"IPAddress": "172.17.0.9", "GlobalIPv6Address": "2001:db8::9"}}
+	if c.joined { // the addresses are the other container's
+		networks = nil
+	}
 	answer(w, http.StatusOK, map[string]any{
 		"Id": c.ID, "State": state, "Config": map[string]any{"Labels": c.Labels, "Image": "image", "Tty": c.TTY},
-		"NetworkSettings": map[string]any{"Networks": map[string]any{"bridge": map[string]any{"IPAddress": "172.17.0.9", "GlobalIPv6Address": "2001:db8::9"}}},
+		"NetworkSettings": map[string]any{"SandboxKey": "/var/run/docker/netns/" + c.ID[:min(12, len(c.ID))], "Networks": networks},
 	})
 }
 
