@@ -116,21 +116,24 @@ func TestMode_MergedWithItsSource(t *testing.T) {
 	}
 }
 
-// A call that is made seldom is made once a minute; where it fails to end later, what it said before holds.
+// A call that is made seldom is made once a minute; where it fails later or does not end, what it said before holds, and it is
+// asked again soon.
 func TestSeldom_AnAnswerHolds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	d := New(Spec{Seldom: func(args []string) bool { return args[0] == "slow" }}, Config{}, hclog.NewNullLogger())
 	d.now = func() time.Time { return now }
+	d.asOf = now // as a reading begins
 	ctx, cancel := context.WithCancel(context.Background())
 	calls := map[string]int{}
-	fails := false
-	call := d.seldom(ctx, "tool", func(args ...string) (string, error) {
+	var fails error
+	failed := false
+	call := d.seldom(ctx, "tool", func(args ...string) (string, bool, error) {
 		calls[args[0]]++
-		if fails {
-			return "", errors.New("no answer")
+		if fails != nil || failed {
+			return "internal error", true, fails
 		}
-		return args[0], nil
+		return args[0], false, nil
 	})
 	ask := func(name string) string {
 		text, err := call(name)
@@ -146,16 +149,29 @@ func TestSeldom_AnAnswerHolds(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"slow": 1, "fast": 3}, calls); diff != "" {
 		t.Error(diff)
 	}
+	told := now
 	now = now.Add(holdAnswer)
+	failed = true
+	for range 2 {
+		if got := ask("slow"); got != "slow" || calls["slow"] != 2 || !d.AsOf().Equal(told) {
+			t.Errorf("failed: %q after %v, of %s", got, maps.Clone(calls), d.AsOf())
+		}
+	}
+	now = now.Add(askAgain)
 	cancel() // from now on no call ends in time
-	fails = true
-	if got := ask("slow"); got != "slow" || calls["slow"] != 2 {
-		t.Errorf("%q after %v", got, maps.Clone(calls))
+	fails = errors.New("no answer")
+	if got := ask("slow"); got != "slow" || calls["slow"] != 3 || !d.AsOf().Equal(told) {
+		t.Errorf("not in time: %q after %v, of %s", got, maps.Clone(calls), d.AsOf())
+	}
+	now, fails, failed = now.Add(askAgain), nil, false
+	d.asOf = now
+	if got := ask("slow"); got != "slow" || calls["slow"] != 4 || !d.AsOf().Equal(now) {
+		t.Errorf("again: %q after %v, of %s", got, maps.Clone(calls), d.AsOf())
 	}
 	for i := range 2 * maxAnswers {
 		d.held[fmt.Sprint(i)] = answer{}
 	}
-	if _, err := d.seldom(context.Background(), "tool", func(...string) (string, error) { return "x", nil })("slow", "new"); err != nil || len(d.held) != 1 {
+	if _, err := d.seldom(context.Background(), "tool", func(...string) (string, bool, error) { return "x", false, nil })("slow", "new"); err != nil || len(d.held) != 1 {
 		t.Errorf("%d answers are held, %v", len(d.held), err)
 	}
 }

@@ -61,7 +61,7 @@ type Spec struct {
 	// Parts lists the parts of a card that the kernel's files show, for a tool that lists none.
 	Parts func(files hostfs.FS, card Card) []Part
 	// Seldom tells calls whose answer holds for a minute: what cards can be divided into, and are. Where such a call fails
-	// later, the older answer stays. Nil when there are none.
+	// or ends with a status other than 0 later, the older answer stays. Nil when there are none.
 	Seldom func(args []string) bool
 }
 
@@ -96,6 +96,7 @@ type Detector struct {
 	last  *trace              // of the last reading; nil before the first
 	found []accel.Card        // that were listed last
 	held  map[string]answer   // call → its answer, of calls that are made seldom
+	asOf  time.Time           // of the oldest answer of the last reading
 	now   func() time.Time
 }
 
@@ -104,6 +105,7 @@ var (
 	_ device.Sampler       = (*Detector)(nil)
 	_ device.ProcessLister = (*Detector)(nil)
 	_ device.NodeLister    = (*Detector)(nil)
+	_ device.Ager          = (*Detector)(nil)
 )
 
 // New returns a detector. It touches nothing until the first call.
@@ -177,6 +179,9 @@ func (d *Detector) read(ctx context.Context) (Reading, error) {
 	if err := ctx.Err(); err != nil {
 		return Reading{}, err
 	}
+	d.mu.Lock()
+	d.asOf = d.now()
+	d.mu.Unlock()
 	bus := d.bus()
 	traced := &trace{bus: bus}
 	defer d.keep(traced)
@@ -254,15 +259,15 @@ func (d *Detector) byKernel(bus bus, trouble string, noTool error) (Reading, err
 
 // caller calls one tool. What it printed to its error stream counts when it printed nothing else.
 func (d *Detector) caller(ctx context.Context, run vendorcli.Runner, tool string) Call {
-	return d.seldom(ctx, tool, func(args ...string) (string, error) {
+	return d.seldom(ctx, tool, func(args ...string) (string, bool, error) {
 		out, err := run.Run(ctx, tool, args...)
 		if err != nil {
-			return "", err
+			return "", true, err
 		}
 		if text := cmp.Or(out.Stdout, out.Stderr); text != "" {
-			return text, nil
+			return text, out.ExitCode != 0, nil
 		}
-		return "", fmt.Errorf("%s printed nothing", filepath.Base(tool))
+		return "", true, fmt.Errorf("%s printed nothing", filepath.Base(tool))
 	})
 }
 

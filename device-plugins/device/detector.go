@@ -5,6 +5,7 @@ package device
 
 import (
 	"context"
+	"time"
 
 	"github.com/heteroflow/heteroflow/device-plugins/diagnose"
 	"github.com/heteroflow/heteroflow/internal/accel"
@@ -32,6 +33,12 @@ type Sampler interface {
 // tell; a card without processes has an empty entry.
 type ProcessLister interface {
 	Processes(ctx context.Context, cards []accel.Card) (map[string][]int, error)
+}
+
+// An Ager tells when the oldest fact was asked for that its last Detect went by: what cards are divided in need not be asked
+// each time, and what was known stays while a tool is in trouble.
+type Ager interface {
+	AsOf() time.Time
 }
 
 // A NodeLister names the device nodes of a card on the host.

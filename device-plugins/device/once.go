@@ -85,7 +85,7 @@ func (p *Plugin) once(ctx context.Context, then func(i int, s *source)) (Found, 
 				return
 			}
 			p.mu.Lock()
-			p.take(s, p.own(before, valid(cards)))
+			p.take(s, p.own(before, p.age(s), valid(cards)))
 			cards = s.tracker.cards()
 			p.mu.Unlock()
 			if l, ok := s.Detector.(Linker); ok && len(cards) > 0 {

@@ -16,8 +16,9 @@ import (
 // that an administrator made. Offered like those, one card would have two owners: what the driver made belongs to the card,
 // which stays in the form in which its tasks have it. The driver's notes on this node tell which cards these are.
 
-// settleAfter is how long a card counts as held after it was last seen held: until then a reading may show parts that are
-// gone, since what a card is divided in is not asked at every reading.
+// settleAfter is how long at least a card counts as held after it was last seen held: a reading may show parts that are gone,
+// since what a card is divided in is not asked at every reading. One that goes by what was asked before shows nothing newer,
+// however long that is ago: see Ager.
 const settleAfter = 90 * time.Second
 
 // ReasonDivided is the reason of a card that cannot be used: not whole, because it is divided, and not in parts.
@@ -94,8 +95,8 @@ func (p *Plugin) look(s *source) *held {
 }
 
 // own leaves out of a reading what the driver made, and gives the cards that it divided the form that they had. What a task
-// had before or after the reading, it may have had during it. The caller holds mu.
-func (p *Plugin) own(before *held, listed []accel.Card) []accel.Card {
+// had before or after the reading, it may have had during it. The reading goes by what was asked at asOf. The caller holds mu.
+func (p *Plugin) own(before *held, asOf time.Time, listed []accel.Card) []accel.Card {
 	if len(listed) == 0 {
 		return listed
 	}
@@ -108,7 +109,7 @@ func (p *Plugin) own(before *held, listed []accel.Card) []accel.Card {
 		}
 		now.err = errors.Join(now.err, before.err)
 	}
-	maps.DeleteFunc(p.parts.seen, func(_ string, at time.Time) bool { return p.now().Sub(at) >= settleAfter })
+	maps.DeleteFunc(p.parts.seen, func(_ string, at time.Time) bool { return p.now().Sub(at) >= settleAfter && at.Before(asOf) })
 	for uuid, form := range now.forms {
 		if divides(form) {
 			p.parts.seen[uuid] = p.now()
@@ -130,7 +131,7 @@ func (p *Plugin) own(before *held, listed []accel.Card) []accel.Card {
 			}
 			continue
 		}
-		if ours[c.UUID] = p.driverMade(c, parts[c.UUID], now, stirred); ours[c.UUID] {
+		if ours[c.UUID] = p.driverMade(c, parts[c.UUID], now, asOf, stirred); ours[c.UUID] {
 			listed[i] = undivided(c, p.knownCard(c.UUID))
 		}
 		p.parts.theirs[c.UUID] = !ours[c.UUID]
@@ -140,14 +141,14 @@ func (p *Plugin) own(before *held, listed []accel.Card) []accel.Card {
 
 // driverMade tells whether the driver divided a card, also where that is only possible: a part that is offered in doubt may
 // be somebody's. What an administrator divided stays the administrator's until it is whole again.
-func (p *Plugin) driverMade(c accel.Card, parts []accel.Card, h held, stirred bool) bool {
+func (p *Plugin) driverMade(c accel.Card, parts []accel.Card, h held, asOf time.Time, stirred bool) bool {
 	known := p.knownCard(c.UUID)
 	if p.parts.theirs[c.UUID] || known != nil && known.Form == accel.Divided || slices.ContainsFunc(parts, func(part accel.Card) bool {
 		return h.forms[part.UUID] == accel.Partition || p.knownCard(part.UUID) != nil
 	}) {
 		return false
 	}
-	if p.lately(p.parts.seen, c.UUID) {
+	if p.lately(p.parts.seen, c.UUID, asOf) {
 		delete(p.parts.doubt, c.UUID)
 		return true
 	}
@@ -159,15 +160,24 @@ func (p *Plugin) driverMade(c accel.Card, parts []accel.Card, h held, stirred bo
 	if _, noted := p.parts.unsure[c.UUID]; stirred && !noted {
 		p.parts.unsure[c.UUID] = p.now()
 	}
-	return p.lately(p.parts.unsure, c.UUID)
+	return p.lately(p.parts.unsure, c.UUID, asOf)
 }
 
-// lately tells whether a moment was less than settleAfter ago. One from the future was noted before the clock was set back.
-func (p *Plugin) lately(moments map[string]time.Time, uuid string) bool {
+// age is when the oldest fact of a source's last reading was asked for.
+func (p *Plugin) age(s *source) time.Time {
+	if a, ok := s.Detector.(Ager); ok {
+		return a.AsOf()
+	}
+	return p.now()
+}
+
+// lately tells whether a moment was less than settleAfter ago, or after what the reading goes by. One from the future was noted
+// before the clock was set back.
+func (p *Plugin) lately(moments map[string]time.Time, uuid string, asOf time.Time) bool {
 	at, noted := moments[uuid]
 	if age := p.now().Sub(at); noted && age < 0 {
 		moments[uuid] = p.now()
-	} else if !noted || age >= settleAfter {
+	} else if !noted || age >= settleAfter && at.Before(asOf) {
 		return false
 	}
 	return true

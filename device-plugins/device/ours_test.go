@@ -29,6 +29,17 @@ type shop struct {
 	parts  map[string][]string // card → its parts
 	hidden bool                // the tool lists no parts, and tells only that the card is divided
 	during func()              // what happens between the list and its delivery
+	asked  time.Time           // when the tool told last; zero: at each reading
+}
+
+var _ Ager = (*shop)(nil)
+
+// AsOf is when the tool told last.
+func (s *shop) AsOf() time.Time {
+	if s.asked.IsZero() {
+		return s.now
+	}
+	return s.asked
 }
 
 func (s *shop) Name() string         { return "shop" }
@@ -230,6 +241,24 @@ func TestOurs_PartsOfTheAdministratorBesideOurs(t *testing.T) {
 		see(p)
 	}
 	sees(t, p, "whole again", "vgpu")
+}
+
+// A tool that does not answer for minutes after a share has ended leaves the reading as it was: that shows nobody else's parts.
+func TestOurs_WhatWasToldBeforeTheEndIsOurs(t *testing.T) {
+	t.Parallel()
+	s := newShop(t.TempDir(), good("GPU-a", "0000:01:00.0"))
+	p := s.opened(slicesOfAll)
+	s.lease("t", "GPU-a", accel.Shared)
+	s.part("GPU-a", "part-1")
+	sees(t, p, "held", "vgpu")
+	s.asked = s.now
+	s.unlease("t")
+	for _, pass := range []time.Duration{settleAfter, time.Hour} {
+		s.now = s.now.Add(pass)
+		sees(t, p, "long after, by what was told before the end", "vgpu")
+	}
+	s.asked = s.now
+	sees(t, p, "told after the end", "gpu")
 }
 
 // A share that comes and goes between two readings, or during one, may be listed by a reading that finds no note of it.

@@ -107,7 +107,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 			p.log.Info("cards can be read again", "source", s.Name())
 		}
 		s.trouble = ""
-		p.take(s, p.own(before, valid(cards)))
+		p.take(s, p.own(before, p.age(s), valid(cards)))
 	}
 	p.dropLeased()
 	p.disputed(s.tracker.cards())
