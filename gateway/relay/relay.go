@@ -508,9 +508,6 @@ func (w *watch) set(why error, wait time.Duration) {
 	w.timer.Reset(wait)
 }
 
-// again gives it as long once more.
-func (w *watch) again(wait time.Duration) { w.timer.Reset(wait) }
-
 func (w *watch) stop() { w.timer.Stop() }
 
 // cause is why a read of an answer ended: the watch, the client, or what reading says.

@@ -50,7 +50,7 @@ func (x *exchange) stream(ctx context.Context, resp *http.Response, watch *watch
 		}
 		n, err := resp.Body.Read(buf[kept:])
 		if n > 0 {
-			watch.again(x.call.Rules.Idle)
+			watch.set(errStall, x.call.Rules.Idle)
 		}
 		whole := boundary(buf[:kept+n], kept)
 		kept += n

@@ -38,7 +38,7 @@ func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch)
 		n, err = resp.Body.Read(buf[kept:])
 		kept += n
 		if n > 0 {
-			watch.again(x.call.Rules.Idle)
+			watch.set(errStall, x.call.Rules.Idle)
 		}
 	}
 	if err != nil && err != io.EOF {
@@ -97,7 +97,7 @@ func (x *exchange) rest(from io.Reader, watch *watch, answer *body.Answer, isJSO
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			watch.again(x.call.Rules.Idle)
+			watch.set(errStall, x.call.Rules.Idle)
 		}
 		out = append(out[:0], buf[:n]...)
 		if isJSON {
