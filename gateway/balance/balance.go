@@ -1,10 +1,10 @@
-// Package balance picks one backend of a service for a request: the policies, the counts they need, and the memory
-// of which backends failed a moment ago. Where backends come from and what is sent to them does not belong here.
+// Package balance picks one backend of a service for a request: the policies, the sessions that stay on a backend,
+// the counts both need, and the health of backends as requests and probes have it. Where backends come from, what a
+// request's keys are, and what is sent do not belong here.
 package balance
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -13,76 +13,96 @@ import (
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
 
-// Policy is the way in which a backend is chosen.
-type Policy string
-
-const (
-	// RoundRobin takes backends in turn, exactly, also while the list of backends is refreshed.
-	RoundRobin Policy = "round_robin"
-	// LeastConnections takes the backend with the fewest requests in flight; equals are taken in turn.
-	LeastConnections Policy = "least_connections"
-)
-
-// ParsePolicy reads a policy; empty is round robin.
-func ParsePolicy(s string) (Policy, error) {
-	switch p := Policy(s); p {
-	case "":
-		return RoundRobin, nil
-	case RoundRobin, LeastConnections:
-		return p, nil
-	}
-	return "", fmt.Errorf("unknown policy %q: write round_robin or least_connections", s)
-}
-
 // Backend is one instance of a service.
 type Backend struct {
 	ID   string // stable while the instance lives; orders the list
 	Addr string // host:port
 }
 
-// Rest is how long a failed backend is left alone.
-const Rest = 5 * time.Second
+const (
+	maxPins = 1 << 17 // of one pool, some 10 MB
+	pinTime = time.Hour
+	// cacheTokens is how much an engine's prefix cache is taken to hold.
+	cacheTokens = 1 << 20
+)
 
 // Pool holds the backends of one service. It is safe for concurrent use.
 type Pool struct {
 	clock clock.Clock
 
-	mu       sync.Mutex
-	backends []*member // ordered by ID
-	turn     uint64
+	mu      sync.Mutex
+	members []*member // ordered by ID
+	last    string    // id of the backend taken last; the turn goes on behind it
+	pins    *session.Table
+	others  map[string]instance // other gateways, by name
 }
 
+// member is a backend and what is known of it. The pool's lock guards it.
 type member struct {
 	Backend
-	inFlight int
-	tokens   int       // of prompts whose first byte has not come
-	restedAt time.Time // when it may be used again; zero when it never failed
+	breaker   breaker
+	inFlight  int
+	streaming int // of them, those whose first byte has come
+	tokens    int // of prompts whose first byte has not come
+	credit    float64
+	rate      rate
+	speed     float64 // over the mean of all, 1 where they do not differ
+	cache     *session.Index
+	whole     []*Lease // those that say nothing of their first byte, in the order in which they are due
+	elsewhere Load     // what other gateways have there
+}
+
+func (m *member) running() int     { return m.inFlight + m.elsewhere.Requests }
+func (m *member) outstanding() int { return m.tokens + m.elsewhere.Tokens }
+
+// uncached is how many of a prompt's tokens the backend probably has to work off.
+func (m *member) uncached(a *Ask) int {
+	_, cached := m.cache.Match(a.Prompt.Chain)
+	if m == a.pinned {
+		cached = max(cached, a.elsewhere)
+	}
+	return max(0, a.Prompt.Tokens-cached)
+}
+
+// work is how long so many tokens take there, in tokens of a backend of mean speed.
+func (m *member) work(tokens int, now time.Time) float64 {
+	return float64(tokens) / (m.speed * m.breaker.share(now))
 }
 
 // NewPool makes an empty pool.
-func NewPool(c clock.Clock) *Pool { return &Pool{clock: c} }
+func NewPool(c clock.Clock) *Pool {
+	return &Pool{clock: c, pins: session.NewTable(maxPins, pinTime), others: map[string]instance{}}
+}
 
-// Set replaces the list. Counts of backends that stay are kept, and so is the turn.
+// Set replaces the list. What is known of backends that stay is kept, and so is the turn. Sessions of a backend that is
+// gone, or came back at another address, are free at once.
 func (p *Pool) Set(list []Backend) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := p.clock.Now()
 	old := map[string]*member{}
-	for _, m := range p.backends {
+	for _, m := range p.members {
 		old[m.ID] = m
 	}
 	next := make([]*member, 0, len(list))
 	for _, b := range list {
 		m := old[b.ID]
-		if m == nil {
-			m = &member{}
-		} else if m.Addr != b.Addr {
-			m.restedAt = time.Time{}
+		if m == nil || m.Addr != b.Addr {
+			m = &member{Backend: b, speed: 1, cache: session.NewIndex(cacheTokens)}
+			if slices.ContainsFunc(p.members, func(o *member) bool { return o.inFlight > 0 }) {
+				m.breaker.backSince = now // it joins others that are at work
+			}
+		} else {
+			delete(old, b.ID)
 		}
-		m.Backend = b
 		next = append(next, m)
 	}
+	for id := range old {
+		p.pins.Drop(id)
+	}
 	slices.SortFunc(next, func(a, b *member) int { return cmp.Compare(a.ID, b.ID) })
-	p.backends = next
+	p.members = next
+	p.setElsewhere(now)
 }
 
 // Ask is what is known of a request when a backend is chosen.
@@ -91,41 +111,176 @@ type Ask struct {
 	Not    map[string]bool // ids of backends that are never chosen, usually those tried before
 	Prompt session.Prompt
 	Stream bool // FirstByte will be told; where it is not, an answer comes whole and says nothing of its prefill
+
+	pinned    *member // where the session's last request went
+	elsewhere int     // tokens that it has there through another gateway
 }
 
 // Lease is one request's hold on a backend. Done ends it; further calls change nothing.
 type Lease struct {
 	Backend
-	pool   *Pool
-	m      *member
-	tokens int // outstanding prompt tokens, until the first byte
-	done   bool
+	// Route says why the backend was chosen: the name of the session's level that was known, or else the policy.
+	Route string
+
+	pool    *Pool
+	m       *member
+	prompt  session.Prompt
+	takenAt time.Time
+	ahead   int // tokens to be worked off before the first byte, its own included
+	tokens  int // of its own that are outstanding
+	matched int // blocks that the cache held before
+	mark    uint64
+	due     time.Time // of the end of the prefill, where no first byte tells
+	trial   bool
+	stream  bool
+	begun   bool
+	done    bool
 }
 
 // Take chooses a backend and counts the request in the same step, so that a burst spreads. Backends in Not are
-// never chosen; resting ones only when there is no other, because the last backend is better than none. The
+// never chosen; those that failed only when there is no other, because the last backend is better than none. The
 // result is nil when every backend is in Not.
 func (p *Pool) Take(a Ask) *Lease {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	pick := p.choose(a.Policy, func(m *member) bool { return !a.Not[m.ID] && !m.restedAt.After(now) })
-	if pick == nil {
-		pick = p.choose(a.Policy, func(m *member) bool { return !a.Not[m.ID] })
+	p.setElsewhere(now)
+	for _, m := range p.members {
+		m.settle(now)
 	}
-	if pick == nil {
+	r := ruleOf(a.Policy)
+	clear(a.Prompt.Keys[r.levels:])
+	m, route := p.pick(r, &a, now, func(m *member) bool { return !a.Not[m.ID] && m.breaker.usable(now) })
+	if m == nil {
+		m, route = p.pick(r, &a, now, func(m *member) bool { return !a.Not[m.ID] })
+	}
+	if m == nil {
 		return nil
 	}
-	pick.inFlight++
-	pick.tokens += a.Prompt.Tokens
-	return &Lease{Backend: pick.Backend, pool: p, m: pick, tokens: a.Prompt.Tokens}
+	return p.lease(m, route, &a, now)
+}
+
+// routes names the session levels, for the header that says how a request was routed.
+var routes = [session.Levels]string{"session_id", "prompt_cache_key", "user", "answered", "opening"}
+
+func (p *Pool) pick(r rule, a *Ask, now time.Time, usable func(*member) bool) (*member, string) {
+	uncrowded := p.uncrowded(usable)
+	if f, ok := p.pins.Find(a.Prompt.Keys, now); ok {
+		at := slices.IndexFunc(p.members, func(m *member) bool { return m.ID == f.Backend })
+		if at >= 0 && uncrowded(p.members[at]) {
+			a.pinned = p.members[at]
+			if a.pinned.cache.Keeps(f.At) {
+				a.elsewhere = f.Elsewhere
+			}
+			best := p.least(tokensCost, a, now, uncrowded)
+			if tokensCost(a.pinned, a, now)-tokensCost(best, a, now) <= margin(f.Level, a) {
+				return a.pinned, routes[f.Level]
+			}
+		}
+	}
+	if r.cost == nil {
+		return p.inTurn(now, usable), string(r.name)
+	}
+	if r.byCache {
+		usable = uncrowded
+	}
+	return p.least(r.cost, a, now, usable), string(r.name)
+}
+
+// fromTurn calls f for every backend, beginning behind the one taken last.
+func (p *Pool) fromTurn(f func(*member)) {
+	start, _ := slices.BinarySearchFunc(p.members, p.last, func(m *member, id string) int {
+		if m.ID <= id {
+			return -1
+		}
+		return 1
+	})
+	for i := range p.members {
+		f(p.members[(start+i)%len(p.members)])
+	}
+}
+
+func (p *Pool) least(cost func(*member, *Ask, time.Time) float64, a *Ask, now time.Time, usable func(*member) bool) *member {
+	var best *member
+	var least float64
+	p.fromTurn(func(m *member) {
+		if !usable(m) {
+			return
+		}
+		if c := cost(m, a, now); best == nil || c < least {
+			best, least = m, c
+		}
+	})
+	return best
+}
+
+// inTurn takes the next backend. One that is busy passes on its turn until it has saved up a whole one.
+func (p *Pool) inTurn(now time.Time, usable func(*member) bool) *member {
+	var next, fallback *member
+	p.fromTurn(func(m *member) {
+		if next != nil || !usable(m) {
+			return
+		}
+		if !m.breaker.busy(now) {
+			m.credit = 0
+			next = m
+			return
+		}
+		if fallback == nil {
+			fallback = m
+		}
+		if m.credit += busyShare; m.credit >= 1 {
+			m.credit = 0
+			next = m
+		}
+	})
+	return cmp.Or(next, fallback)
+}
+
+func (p *Pool) lease(m *member, route string, a *Ask, now time.Time) *Lease {
+	matched, _ := m.cache.Match(a.Prompt.Chain)
+	l := &Lease{
+		Backend: m.Backend, Route: route, pool: p, m: m, prompt: a.Prompt, takenAt: now, stream: a.Stream,
+		tokens: m.uncached(a), matched: matched, trial: m.breaker.take(now),
+	}
+	p.last = m.ID
+	m.inFlight++
+	m.tokens += l.tokens
+	l.ahead = m.outstanding()
+	l.mark = p.pins.Put(a.Prompt.Keys, m.ID, a.Prompt.Tokens, now)
+	m.cache.Add(a.Prompt.Chain, now)
+	if r, ok := m.rate.perSecond(); ok && !a.Stream && l.tokens > 0 {
+		l.due = now.Add(time.Duration(float64(l.ahead) / r * float64(time.Second)))
+		m.whole = append(m.whole, l)
+	}
+	return l
+}
+
+// settle takes prompts as worked off whose time has come, where no first byte tells.
+func (m *member) settle(now time.Time) {
+	n := 0
+	for n < len(m.whole) && !m.whole[n].due.After(now) {
+		m.whole[n].giveTokensBack()
+		n++
+	}
+	m.whole = slices.Delete(m.whole, 0, n)
 }
 
 // FirstByte says that the backend has begun its answer: the prompt has been worked off.
 func (l *Lease) FirstByte() {
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
+	if l.begun || l.done {
+		return
+	}
+	l.begun = true
+	l.prompt = session.Prompt{} // long, and needed only to undo
+	l.m.streaming++
 	l.giveTokensBack()
+	if l.stream {
+		l.m.rate.add(l.ahead, l.pool.clock.Now().Sub(l.takenAt))
+		l.pool.setSpeeds()
+	}
 }
 
 func (l *Lease) giveTokensBack() {
@@ -160,7 +315,7 @@ var (
 // Busy is a healthy backend's refusal (429, or 503 with Retry-After): it gets less until the given time has passed.
 func Busy(retryAfter time.Duration) Outcome { return Outcome{verdict: busy, after: retryAfter} }
 
-// Done gives the backend back.
+// Done gives the backend back. A request that got no answer leaves no pin and no prefix behind.
 func (l *Lease) Done(o Outcome) {
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()
@@ -169,39 +324,55 @@ func (l *Lease) Done(o Outcome) {
 	}
 	l.done = true
 	l.m.inFlight--
+	if l.begun {
+		l.m.streaming--
+	}
 	l.giveTokensBack()
-	switch o.verdict {
-	case success:
-		l.m.restedAt = time.Time{}
-	case failed:
-		l.m.restedAt = l.pool.clock.Now().Add(Rest)
+	if i := slices.Index(l.m.whole, l); i >= 0 {
+		l.m.whole = slices.Delete(l.m.whole, i, i+1)
+	}
+	if !l.begun && (o.verdict == failed || o.verdict == busy) {
+		l.pool.pins.Forget(l.prompt.Keys, l.ID, l.mark)
+		l.m.cache.Remove(l.prompt.Chain[l.matched:])
+	}
+	l.m.breaker.done(o, l.trial, l.pool.clock.Now())
+}
+
+// Probed counts what an active probe of a backend found. A backend that is sending answers is not taken for gone,
+// however busy it is, and the last one is used whatever probes say.
+func (p *Pool) Probed(id string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.members {
+		if m.ID == id {
+			m.breaker.probe(ok, m.streaming > 0, p.clock.Now())
+		}
 	}
 }
 
-// choose walks the list once from the backend whose turn it is.
-func (p *Pool) choose(policy Policy, usable func(*member) bool) *member {
-	n := len(p.backends)
-	if n == 0 {
-		return nil
+// Status is what is known of one backend.
+type Status struct {
+	Backend
+	State           State
+	Missing         bool    // probes say that it is gone
+	Share           float64 // of an equal share, which it takes now: less after it came back, and while it is busy
+	InFlight        int
+	Outstanding     int     // prompt tokens that it has to work off, as far as is known
+	TokensPerSecond float64 // measured; 0 when it is not known
+}
+
+// Status lists the backends, ordered by id.
+func (p *Pool) Status() []Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.clock.Now()
+	list := make([]Status, 0, len(p.members))
+	for _, m := range p.members {
+		rate, _ := m.rate.perSecond()
+		list = append(list, Status{
+			Backend: m.Backend, State: m.breaker.at(now), Missing: m.breaker.missing, Share: m.breaker.share(now),
+			InFlight: m.inFlight, Outstanding: m.tokens, TokensPerSecond: rate,
+		})
 	}
-	var best *member
-	bestAt := 0
-	start := int(p.turn % uint64(n))
-	for i := range n {
-		at := (start + i) % n
-		m := p.backends[at]
-		if !usable(m) {
-			continue
-		}
-		if best == nil || policy == LeastConnections && m.inFlight < best.inFlight {
-			best, bestAt = m, at
-		}
-		if policy == RoundRobin {
-			break
-		}
-	}
-	if best != nil {
-		p.turn = uint64(bestAt) + 1
-	}
-	return best
+	return list
 }

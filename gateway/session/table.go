@@ -7,6 +7,7 @@ type Pin struct {
 	Key     Key
 	Backend string
 	At      time.Time // when it was sent there, within a quarter of a pin's life
+	Tokens  int       // of the prompt that was sent, within a quarter
 }
 
 // Table remembers pins. It holds at most so many, the latest used, and none that was not used for a while. It is not
@@ -22,8 +23,9 @@ type pin struct {
 	backend string
 	at      time.Time // of the last use
 	used    uint64    // counts uses; in the order of the list
-	told    uint64    // use at which others must learn of it; 0 when another told us
+	told    uint64    // use at which others must learn of it; 0 when another told us and sent it
 	version time.Time // what others know of it; of two, the later holds
+	tokens  int       // at that version
 }
 
 // NewTable makes a table of so many keys, each kept for ttl after its last use.
@@ -31,32 +33,51 @@ func NewTable(size int, ttl time.Duration) *Table {
 	return &Table{size: size, ttl: ttl, pins: newLRU[pin]()}
 }
 
-// Find is where the session's last request went, and the level of the first key that knows. It is false when none does.
-func (t *Table) Find(keys Keys, now time.Time) (backend string, level int, ok bool) {
+// Found is what a table knows of a session.
+type Found struct {
+	Backend string // where its last request went
+	Level   int    // of the first key that is known
+	// Elsewhere is the prompt tokens of that request when another instance sent it, and 0 when this one did: those
+	// got into the backend's cache, though nothing here has seen them.
+	Elsewhere int
+	At        time.Time // when it was sent, or a little earlier
+}
+
+// Find looks the keys up in the order of their levels. It is false when none is known.
+func (t *Table) Find(keys Keys, now time.Time) (f Found, ok bool) {
 	for level, k := range keys {
 		if k == 0 {
 			continue
 		}
 		if p, ok := t.pins.get(uint64(k)); ok && now.Sub(p.at) < t.ttl {
-			return p.backend, level, true
+			f = Found{Backend: p.backend, Level: level, At: p.version}
+			if p.told == 0 {
+				f.Elsewhere = p.tokens
+			}
+			return f, true
 		}
 	}
-	return "", 0, false
+	return Found{}, false
 }
 
 // Put pins every key of a request that was sent. Forget takes the mark.
-func (t *Table) Put(keys Keys, backend string, now time.Time) (mark uint64) {
+func (t *Table) Put(keys Keys, backend string, tokens int, now time.Time) (mark uint64) {
 	for _, k := range keys {
 		if k == 0 {
 			continue
 		}
 		p := t.use(k, now)
-		// Others learn of a pin that is where it was only now and then, so that it does not expire there.
-		if p.backend != backend || now.Sub(p.version) > t.ttl/4 {
-			if !now.After(p.version) {
-				now = p.version.Add(1)
+		// Others learn of a pin that is where it was only now and then: so that it does not expire there, and that they
+		// know how much of the conversation the backend has.
+		if p.backend != backend || now.Sub(p.version) > t.ttl/4 || tokens > p.tokens+p.tokens/4 {
+			version := now
+			if !version.After(p.version) {
+				version = p.version.Add(1)
 			}
-			p.backend, p.version, p.told = backend, now, p.used
+			p.backend, p.tokens, p.version, p.told = backend, tokens, version, p.used
+		}
+		if p.told == 0 {
+			p.told = 1 // sent by this instance now, as others know it
 		}
 	}
 	t.trim(now)
@@ -114,7 +135,7 @@ func (t *Table) Changes(since uint64) (pins []Pin, next uint64) {
 			return false
 		}
 		if p.told > since {
-			pins = append(pins, Pin{Key: Key(key), Backend: p.backend, At: p.version})
+			pins = append(pins, Pin{Key: Key(key), Backend: p.backend, At: p.version, Tokens: p.tokens})
 		}
 		return true
 	})
@@ -136,7 +157,7 @@ func (t *Table) Merge(pins []Pin, now time.Time) {
 			used = now // the other's clock is ahead: its pins must not live longer than ours
 		}
 		p := t.use(in.Key, used)
-		p.backend, p.version, p.told = in.Backend, in.At, 0
+		p.backend, p.tokens, p.version, p.told = in.Backend, in.Tokens, in.At, 0
 	}
 	t.trim(now)
 }

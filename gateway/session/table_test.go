@@ -17,26 +17,26 @@ func TestTable_LookupCascade(t *testing.T) {
 	t.Parallel()
 	table := NewTable(100, time.Hour)
 	opening := Keys{LevelOpening: 5}
-	table.Put(opening, "a", noon)
+	table.Put(opening, "a", 0, noon)
 	second := Keys{LevelAnswered: 4, LevelOpening: 5}
-	if b, level, ok := table.Find(second, noon); !ok || b != "a" || level != LevelOpening {
-		t.Errorf("turn 2: %s by level %d, %v", b, level, ok)
+	if f, ok := table.Find(second, noon); !ok || f.Backend != "a" || f.Level != LevelOpening {
+		t.Errorf("turn 2: %+v, %v", f, ok)
 	}
-	table.Put(second, "a", noon)
-	table.Put(opening, "b", noon) // another conversation with the same opening
-	if b, level, _ := table.Find(second, noon); b != "a" || level != LevelAnswered {
-		t.Errorf("turn 3: %s by level %d", b, level)
+	table.Put(second, "a", 0, noon)
+	table.Put(opening, "b", 0, noon) // another conversation with the same opening
+	if f, _ := table.Find(second, noon); f.Backend != "a" || f.Level != LevelAnswered {
+		t.Errorf("turn 3: %+v", f)
 	}
 	all := Keys{1, 2, 3, 4, 5}
-	table.Put(all, "c", noon)
+	table.Put(all, "c", 0, noon)
 	for level, k := range all {
 		one := Keys{}
 		one[level] = k
-		if b, _, _ := table.Find(one, noon); b != "c" {
-			t.Errorf("level %d: %q, every level must be written", level, b)
+		if f, _ := table.Find(one, noon); f.Backend != "c" {
+			t.Errorf("level %d: %q, every level must be written", level, f.Backend)
 		}
 	}
-	if _, _, ok := table.Find(Keys{LevelUser: 99}, noon); ok {
+	if _, ok := table.Find(Keys{LevelUser: 99}, noon); ok {
 		t.Error("a session never seen was found")
 	}
 }
@@ -45,25 +45,25 @@ func TestTable_BoundedAndForgetful(t *testing.T) {
 	t.Parallel()
 	table := NewTable(1000, time.Hour)
 	for i := range 100_000 {
-		table.Put(Keys{LevelUser: Key(i + 1)}, "a", noon)
+		table.Put(Keys{LevelUser: Key(i + 1)}, "a", 0, noon)
 	}
 	if table.Len() != 1000 || len(table.pins.nodes) > 1001+int(Levels) {
 		t.Errorf("%d pins in %d nodes, want 1000", table.Len(), len(table.pins.nodes))
 	}
 	last := Keys{LevelUser: 100_000}
-	if _, _, ok := table.Find(last, noon.Add(time.Hour-1)); !ok {
+	if _, ok := table.Find(last, noon.Add(time.Hour-1)); !ok {
 		t.Error("the latest pin is gone")
 	}
-	if _, _, ok := table.Find(last, noon.Add(time.Hour)); ok {
+	if _, ok := table.Find(last, noon.Add(time.Hour)); ok {
 		t.Error("a pin outlived its time")
 	}
-	table.Put(Keys{LevelUser: 1}, "a", noon.Add(2*time.Hour))
+	table.Put(Keys{LevelUser: 1}, "a", 0, noon.Add(2*time.Hour))
 	if table.Len() != 1 {
 		t.Errorf("%d pins, want the one that is not too old", table.Len())
 	}
-	table.Put(Keys{LevelUser: 2}, "b", noon.Add(2*time.Hour))
+	table.Put(Keys{LevelUser: 2}, "b", 0, noon.Add(2*time.Hour))
 	table.Drop("a")
-	if _, _, ok := table.Find(Keys{LevelUser: 1}, noon.Add(2*time.Hour)); ok || table.Len() != 1 {
+	if _, ok := table.Find(Keys{LevelUser: 1}, noon.Add(2*time.Hour)); ok || table.Len() != 1 {
 		t.Error("a pin outlived its backend")
 	}
 }
@@ -71,18 +71,18 @@ func TestTable_BoundedAndForgetful(t *testing.T) {
 func TestTable_ForgetLeavesLaterPins(t *testing.T) {
 	t.Parallel()
 	table := NewTable(10, time.Hour)
-	mark := table.Put(Keys{1, 2, 3}, "a", noon)
-	table.Put(Keys{LevelCacheKey: 2}, "b", noon)
-	table.Put(Keys{LevelUser: 3}, "a", noon)
+	mark := table.Put(Keys{1, 2, 3}, "a", 0, noon)
+	table.Put(Keys{LevelCacheKey: 2}, "b", 0, noon)
+	table.Put(Keys{LevelUser: 3}, "a", 0, noon)
 	table.Forget(Keys{1, 2, 3}, "a", mark)
-	if _, _, ok := table.Find(Keys{1}, noon); ok {
+	if _, ok := table.Find(Keys{1}, noon); ok {
 		t.Error("the pin of a request that never got there is kept")
 	}
-	if b, _, _ := table.Find(Keys{LevelCacheKey: 2}, noon); b != "b" {
-		t.Errorf("a later pin was forgotten: %q", b)
+	if f, _ := table.Find(Keys{LevelCacheKey: 2}, noon); f.Backend != "b" {
+		t.Errorf("a later pin was forgotten: %q", f.Backend)
 	}
-	if b, _, _ := table.Find(Keys{LevelUser: 3}, noon); b != "a" {
-		t.Errorf("a pin that another request used since was forgotten: %q", b)
+	if f, _ := table.Find(Keys{LevelUser: 3}, noon); f.Backend != "a" {
+		t.Errorf("a pin that another request used since was forgotten: %q", f.Backend)
 	}
 }
 
@@ -95,12 +95,12 @@ func TestTable_KeptPinsAreToldNowAndThen(t *testing.T) {
 	told := 0
 	for minute := range 180 {
 		now := noon.Add(time.Duration(minute) * time.Minute)
-		table.Put(Keys{1}, "a", now)
+		table.Put(Keys{1}, "a", 0, now)
 		var pins []Pin
 		pins, mark = table.Changes(mark)
 		told += len(pins)
 		other.Merge(pins, now)
-		if _, _, ok := other.Find(Keys{1}, now); !ok {
+		if _, ok := other.Find(Keys{1}, now); !ok {
 			t.Fatalf("minute %d: expired at the other instance", minute)
 		}
 	}
@@ -143,7 +143,7 @@ func TestTable_InstancesAgree(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(0, 1).Draw(t, "later")))
 			k := Key(rapid.IntRange(1, 6).Draw(t, "key"))
 			set[k] = true
-			tables[i].Put(Keys{k}, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "backend"), now)
+			tables[i].Put(Keys{k}, rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "backend"), 0, now)
 		}
 		for i := range tables {
 			exchange(i)
@@ -151,7 +151,8 @@ func TestTable_InstancesAgree(t *testing.T) {
 		for k := range set {
 			where := [n]string{}
 			for i := range tables {
-				where[i], _, _ = tables[i].Find(Keys{k}, now)
+				f, _ := tables[i].Find(Keys{k}, now)
+				where[i] = f.Backend
 			}
 			if where[0] != where[1] || where[1] != where[2] || where[0] == "" {
 				t.Fatalf("key %d: %v", k, where)
@@ -163,12 +164,12 @@ func TestTable_InstancesAgree(t *testing.T) {
 func TestMerge_RefusesWhatIsOldOrAhead(t *testing.T) {
 	t.Parallel()
 	table := NewTable(10, time.Hour)
-	table.Put(Keys{1}, "a", noon)
-	table.Merge([]Pin{{1, "b", noon.Add(-time.Second)}, {2, "b", noon.Add(-time.Hour)}, {3, "b", noon.Add(time.Hour)}, {0, "b", noon}}, noon)
-	if b, _, _ := table.Find(Keys{1}, noon); b != "a" {
-		t.Errorf("an older pin won: %s", b)
+	table.Put(Keys{1}, "a", 0, noon)
+	table.Merge([]Pin{{1, "b", noon.Add(-time.Second), 0}, {2, "b", noon.Add(-time.Hour), 0}, {3, "b", noon.Add(time.Hour), 0}, {0, "b", noon, 0}}, noon)
+	if f, _ := table.Find(Keys{1}, noon); f.Backend != "a" {
+		t.Errorf("an older pin won: %s", f.Backend)
 	}
-	if _, _, ok := table.Find(Keys{3}, noon.Add(time.Hour)); ok || table.Len() != 2 {
+	if _, ok := table.Find(Keys{3}, noon.Add(time.Hour)); ok || table.Len() != 2 {
 		t.Errorf("a clock that is ahead keeps its pins longer: %d pins", table.Len())
 	}
 }
@@ -192,7 +193,7 @@ func TestIndex_HoldsBeginnings(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "requests") {
 			c := chain(rapid.IntRange(1, 5).Draw(t, "session"), rapid.IntRange(0, 12).Draw(t, "blocks"))
-			x.Add(c)
+			x.Add(c, noon)
 			if x.Tokens() > capacity || x.Tokens() != 4*x.blocks.len() {
 				t.Fatalf("%d tokens in %d blocks, capacity %d", x.Tokens(), x.blocks.len(), capacity)
 			}
@@ -217,7 +218,7 @@ func TestIndex_Remove(t *testing.T) {
 	t.Parallel()
 	x := NewIndex(100)
 	c := []Block{{1, 10}, {2, 20}, {3, 30}}
-	x.Add(c)
+	x.Add(c, noon)
 	x.Remove(c[1:])
 	if blocks, tokens := x.Match(c); blocks != 1 || tokens != 10 || x.Tokens() != 10 {
 		t.Errorf("%d blocks, %d tokens, %d held", blocks, tokens, x.Tokens())
