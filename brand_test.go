@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -63,6 +64,25 @@ func TestBrands_AreOnePackageAndOneLine(t *testing.T) {
 			t.Errorf("%s names %s.Spec() %d times, want once", registry, v, n)
 		}
 		recordings(t, v)
+	}
+}
+
+var registered = regexp.MustCompile(`byTool\((\w+)\.Spec\(\)\)`)
+
+// What a hostile tool prints must not take the node's memory: every brand's parser is measured.
+func TestBrands_ParsersAreFrugal(t *testing.T) {
+	t.Parallel()
+	brands := registered.FindAllStringSubmatch(readFile(t, registry), -1)
+	if len(brands) < len(addedBrands) {
+		t.Fatalf("%s names %d brands", registry, len(brands))
+	}
+	for _, b := range brands {
+		file := filepath.Join("device-plugins", b[1], b[1]+"_test.go")
+		for _, want := range []string{"brandtest.Frugal(t, " + b[1] + ".Parse)", "brandtest.Fuzz(f, " + b[1] + ".Spec(), " + b[1] + ".Parse)"} {
+			if !strings.Contains(readFile(t, file), want) {
+				t.Errorf("%s has no %s", file, want)
+			}
+		}
 	}
 }
 

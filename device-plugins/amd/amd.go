@@ -156,11 +156,11 @@ func finish(r brand.Reading) brand.Reading {
 // Parse reads any of the forms in which the two tools answer, by its content.
 func Parse(out string) brand.Reading {
 	if v, ok := toolout.JSON(out); ok {
-		if list, ok := toolout.Get(v, "gpu_data").([]any); ok {
+		if list := v.Get("gpu_data"); list.IsList() {
 			return parseSMI(list)
 		}
-		if list, ok := v.([]any); ok {
-			return parseSMI(list)
+		if v.IsList() {
+			return parseSMI(v)
 		}
 		return parseROCm(out)
 	}
@@ -197,7 +197,11 @@ func hygonMaker(vendor string) bool {
 
 // unique brings a maker's number to the form of the kernel: tools print it with a prefix, and some without leading zeros.
 func unique(printed string) string {
-	n, err := strconv.ParseUint(toolout.Text(printed), 0, 64)
+	printed = toolout.Text(printed)
+	if printed == "" {
+		return ""
+	}
+	n, err := strconv.ParseUint(printed, 0, 64)
 	if err != nil {
 		return ""
 	}

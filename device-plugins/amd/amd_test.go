@@ -366,6 +366,9 @@ func TestDetector_Suite(t *testing.T) {
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, amd.Spec(), amd.Parse) }
 
+// Not parallel: it counts what the process allocates.
+func TestParse_Frugal(t *testing.T) { brandtest.Frugal(t, amd.Parse) }
+
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, amd.Parse) }
 
 func TestParse_TheOtherNumbers(t *testing.T) {

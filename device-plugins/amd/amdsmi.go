@@ -1,7 +1,6 @@
 package amd
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -38,55 +37,102 @@ func fill(r *brand.Reading, c *brand.Card, get func(path ...string) string) {
 }
 
 // parseSMI reads the JSON of `amd-smi list` and `amd-smi static`.
-func parseSMI(list []any) brand.Reading {
+func parseSMI(list toolout.Value) brand.Reading {
 	var r brand.Reading
-	for _, one := range list {
-		index := toolout.Whole(toolout.String(one, "gpu"))
+	for one := range list.Items() {
+		index := toolout.Whole(one.Text("gpu"))
 		if index == nil {
 			continue
 		}
 		c := r.At(*index)
-		fill(&r, c, func(path ...string) string { return toolout.String(one, path...) })
+		fill(&r, c, one.Text)
 	}
 	return r
 }
-
-var staticCard = regexp.MustCompile(`^GPU (\d+)(?:/(.+))?$`)
 
 // parseStatic reads the same as text. Blocks of processors stand before those of cards, and a key such as VERSION under
 // more than one title.
 func parseStatic(out string) brand.Reading {
 	var r brand.Reading
-	var order []int
-	values := map[int]map[string]string{}
-	for _, p := range toolout.Pairs(out) {
-		if p.Value == "" || len(p.Section) > 0 && !strings.HasPrefix(p.Section[0], "GPU ") {
-			continue
+	var card *int
+	values := pathValues{at: map[string]int{}} // of the card
+	fill(&r, &brand.Card{}, values.want)
+	done := func() {
+		if card != nil && values.known {
+			fill(&r, r.At(*card), values.get)
 		}
-		m := staticCard.FindStringSubmatch(p.Path())
-		if m == nil {
-			continue
-		}
-		index := toolout.Whole(m[1])
-		if index == nil {
-			continue
-		}
-		if values[*index] == nil {
-			values[*index] = map[string]string{}
-			order = append(order, *index)
-		}
-		values[*index][strings.ToLower(m[2])] = toolout.Text(p.Value)
+		card, values.known = nil, false
+		clear(values.values)
 	}
-	for _, index := range order {
-		fill(&r, r.At(index), func(path ...string) string { return values[index][strings.Join(path, "/")] })
+	for p := range toolout.Pairs(out) {
+		switch {
+		case len(p.Section) == 0:
+			done()
+			if p.Key == "GPU" {
+				card = toolout.Whole(p.Value)
+			}
+		case card != nil && p.Value != "":
+			values.set(p)
+		}
 	}
+	done()
 	return r
+}
+
+// pathValues are the values of one card by their paths in small letters. Only those that were wanted have room.
+type pathValues struct {
+	at     map[string]int
+	values []string
+	known  bool // there is one, wanted or not
+	key    []byte
+}
+
+// path makes the key of a path.
+func (v *pathValues) path(words ...string) {
+	for i, word := range words {
+		if i > 0 {
+			v.key = append(v.key, '/')
+		}
+		v.key = append(v.key, word...)
+	}
+	for i, c := range v.key {
+		if c >= 'A' && c <= 'Z' {
+			v.key[i] += 'a' - 'A'
+		}
+	}
+}
+
+func (v *pathValues) want(path ...string) string {
+	v.key = v.key[:0]
+	v.path(path...)
+	if _, known := v.at[string(v.key)]; !known {
+		v.at[string(v.key)] = len(v.values)
+		v.values = append(v.values, "")
+	}
+	return ""
+}
+
+func (v *pathValues) get(path ...string) string {
+	v.key = v.key[:0]
+	v.path(path...)
+	return v.values[v.at[string(v.key)]]
+}
+
+func (v *pathValues) set(p toolout.Pair) {
+	v.known, v.key = true, v.key[:0]
+	if v.path(p.Section[1:]...); len(v.key) > 0 {
+		v.key = append(v.key, '/')
+	}
+	v.path(p.Key)
+	if i, wanted := v.at[string(v.key)]; wanted {
+		v.values[i] = toolout.Text(p.Value)
+	}
 }
 
 // parseMonitor reads the table of `amd-smi monitor`, and the processes below it when they were asked for.
 func parseMonitor(out string) brand.Reading {
 	r := brand.Reading{ProcessesKnown: strings.Contains(out, "PROCESS INFO")}
-	for _, row := range toolout.Aligned(out, "GPU") {
+	for row := range toolout.Aligned(out, "GPU") {
 		index := toolout.Whole(row["GPU"])
 		if index == nil {
 			continue

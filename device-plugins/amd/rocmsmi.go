@@ -54,26 +54,16 @@ func note(r *brand.Reading, c *brand.Card, key, value string) {
 	}
 }
 
-// closeUp takes away the blanks behind commas.
-func closeUp(out string) string {
-	parts := strings.Split(out, ",")
-	for i := range parts[1:] {
-		parts[i+1] = strings.TrimLeft(parts[i+1], " \t\r\n")
-	}
-	return strings.Join(parts, ",")
-}
-
 // parseROCm reads the JSON of rocm-smi, its lines such as "GPU[0] : key: value", and its tables.
 func parseROCm(out string) brand.Reading {
 	var r brand.Reading
 	if v, ok := toolout.JSON(out); ok {
-		r.Driver = toolout.String(v, "system", "Driver version")
+		r.Driver = v.Text("system", "Driver version")
 	}
-	for _, e := range toolout.Entries(out) {
+	for e := range toolout.Entries(out) {
 		note(&r, r.At(e.Index), e.Key, e.Value)
 	}
-	// Cells hold commas with blanks behind them: "NPS1, SPX, 0".
-	for _, row := range toolout.Aligned(closeUp(out), "GPU", "Device") {
+	for row := range toolout.Aligned(out, "GPU", "Device") {
 		index := toolout.Whole(row.First("GPU", "Device"))
 		if index == nil {
 			continue

@@ -145,7 +145,7 @@ func parseTable(out string) reading {
 		r.Driver = toolout.Text(m[2])
 		r.Facts = map[string]string{"tool": m[1]}
 	}
-	for _, row := range toolout.Boxed(out, "NPU") {
+	for row := range toolout.Boxed(out, "NPU") {
 		if row.Has("Process id") {
 			r.process(row)
 			continue
@@ -197,7 +197,7 @@ func (r *reading) process(row toolout.Record) {
 // parseMapping reads the list of chips. A row without a logic id is of a controller, not of a chip.
 func parseMapping(out string) reading {
 	var r reading
-	for _, row := range toolout.Aligned(out, "NPU") {
+	for row := range toolout.Aligned(out, "NPU") {
 		c, ok := chip(row["NPU ID"], row["Chip ID"], row["Chip Logic ID"])
 		if !ok || c.Index == nil {
 			continue
@@ -212,7 +212,7 @@ func parseMapping(out string) reading {
 // on others, and the controller's block has no number at all.
 func parsePage(out string) reading {
 	var r reading
-	values := map[string]string{}
+	values := toolout.Block{}
 	npu, controllerPower := "", ""
 	done := func() {
 		if name := values["Chip Name"]; name != "" {
@@ -220,22 +220,22 @@ func parsePage(out string) reading {
 		} else if c, ok := page(npu, values); ok {
 			r.Add(c)
 		}
-		values = map[string]string{}
+		clear(values)
 	}
 	numberLast := strings.Contains(out, "Capacity(MB)")
-	for _, p := range toolout.Pairs(out) {
+	for p := range toolout.Pairs(out) {
 		switch {
 		case p.Key == "NPU ID":
 			npu = p.Value
 		case p.Title || p.Key == "Chip Count":
 		case p.Key == "Chip ID" && numberLast:
-			values[p.Key] = p.Value
+			values.Set(p.Key, p.Value)
 			done()
 		case p.Key == "Chip ID", p.Key == "Chip Name":
 			done()
-			values[p.Key] = p.Value
+			values.Set(p.Key, p.Value)
 		default:
-			values[p.Key] = p.Value
+			values.Set(p.Key, p.Value)
 		}
 	}
 	if !numberLast {
@@ -247,8 +247,14 @@ func parsePage(out string) reading {
 	return r
 }
 
+// pageFacts are facts of a page: name → key.
+var pageFacts = map[string]string{
+	"memory_rate": "Memory Usage Rate(%)", "hbm_rate": "HBM Usage Rate(%)", "cores": "Aicore Count", "ddr_rate": "DDR Usage Rate(%)",
+	"ddr": "DDR Capacity(MB)", "product": "Product Name", "model": "Model", "firmware": "Firmware Version", "serial": "Serial Number",
+}
+
 // page turns the values of one block into what is known of a chip, or of the whole board.
-func page(npu string, values map[string]string) (brand.Card, bool) {
+func page(npu string, values toolout.Block) (brand.Card, bool) {
 	if toolout.Whole(npu) == nil || len(values) == 0 {
 		return brand.Card{}, false
 	}
@@ -274,10 +280,7 @@ func page(npu string, values map[string]string) (brand.Card, bool) {
 	}
 	c.Fact(factNPU, npu)
 	c.PCI = toolout.PCI(board)
-	for name, key := range map[string]string{
-		"memory_rate": "Memory Usage Rate(%)", "hbm_rate": "HBM Usage Rate(%)", "cores": "Aicore Count", "ddr_rate": "DDR Usage Rate(%)",
-		"ddr": "DDR Capacity(MB)", "product": "Product Name", "model": "Model", "firmware": "Firmware Version", "serial": "Serial Number",
-	} {
+	for name, key := range pageFacts {
 		c.Fact(name, toolout.Text(values[key]))
 	}
 	return c, true

@@ -428,6 +428,9 @@ func FuzzParseVNPU(f *testing.F) {
 	})
 }
 
+// Not parallel: it counts what the process allocates.
+func TestParse_Frugal(t *testing.T) { brandtest.Frugal(t, ascend.Parse) }
+
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, ascend.Parse) }
 
 func TestParse_TheOtherNumbers(t *testing.T) {

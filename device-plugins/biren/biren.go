@@ -56,7 +56,7 @@ func Parse(out string) brand.Reading {
 	if m := banner.FindStringSubmatch(out); m != nil {
 		r.Driver = m[1]
 	}
-	for _, row := range toolout.CSV(out, fields, "index") {
+	for row := range toolout.CSV(out, fields, "index") {
 		index, svi := toolout.Whole(row["index"]), row.First("svi.mode.current")
 		if index == nil || svi != "" && svi != "Enabled" && svi != "Disabled" {
 			continue

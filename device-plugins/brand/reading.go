@@ -35,6 +35,7 @@ type Reading struct {
 	driverByKernel bool
 	driverConflict string      // what the kernel says instead
 	byIndex        map[int]int // index → place in Cards; made by At
+	surplus        *Card       // what At gives when there are too many
 }
 
 // Card is one card, chip or partition as a reading printed it.
@@ -91,7 +92,7 @@ func (c *Card) Fact(name, value string) {
 }
 
 // maxCards bounds what a reading takes of a text: no node has so many cards.
-const maxCards = 1024
+const maxCards = 256
 
 // At finds the card with this index, and makes it when there is none. Of an absurd number of cards it gives one that is
 // not kept.
@@ -108,7 +109,12 @@ func (r *Reading) At(index int) *Card {
 		return &r.Cards[i]
 	}
 	if len(r.Cards) >= maxCards {
-		return &Card{}
+		if r.surplus == nil {
+			r.surplus = &Card{Facts: map[string]string{}}
+		}
+		clear(r.surplus.Facts)
+		*r.surplus = Card{Facts: r.surplus.Facts, Processes: r.surplus.Processes[:0], Parts: r.surplus.Parts[:0], Modes: r.surplus.Modes[:0]}
+		return r.surplus
 	}
 	r.byIndex[index] = len(r.Cards)
 	r.Cards = append(r.Cards, Card{Index: &index})

@@ -5,7 +5,7 @@ import "github.com/heteroflow/heteroflow/device-plugins/toolout"
 // Table reads a boxed table in the manner of nvidia-smi, whose columns several makers have taken over by name. key is the
 // column of the index, which the column of utilisation is named after. more reads what is the tool's own.
 func (r *Reading) Table(out, key string, more func(c *Card, row toolout.Record)) {
-	for _, row := range toolout.Boxed(out, key) {
+	for row := range toolout.Boxed(out, key) {
 		index := toolout.Whole(row[key])
 		if index == nil || !row.Has("Name", "Memory-Usage") {
 			continue

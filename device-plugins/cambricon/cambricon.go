@@ -103,7 +103,7 @@ func parseInfo(out string) brand.Reading {
 	var r brand.Reading
 	var c *brand.Card
 	section := ""
-	for _, p := range toolout.Pairs(out) {
+	for p := range toolout.Pairs(out) {
 		key := p.Key
 		if p.Value != "" && key == "Card" {
 			key = "Card " + p.Value

@@ -42,7 +42,7 @@ func Parse(out string) brand.Reading {
 	if m := driver.FindStringSubmatch(out); m != nil {
 		r.Driver = m[1]
 	}
-	for _, row := range toolout.Boxed(out, "DEV") {
+	for row := range toolout.Boxed(out, "DEV") {
 		index := toolout.Whole(row["DEV"])
 		if index == nil || !row.Has("BUS-ID") {
 			continue

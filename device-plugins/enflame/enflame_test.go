@@ -63,6 +63,9 @@ func TestDetector_Suite(t *testing.T) {
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, enflame.Spec(), enflame.Parse) }
 
+// Not parallel: it counts what the process allocates.
+func TestParse_Frugal(t *testing.T) { brandtest.Frugal(t, enflame.Parse) }
+
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, enflame.Parse) }
 
 // Cards can be shared where the tool shows it switched on, whatever the model.

@@ -79,7 +79,7 @@ func Parse(out string) brand.Reading {
 		return parseVirtual(out)
 	}
 	r := parseTable(out)
-	for _, e := range toolout.Entries(out) {
+	for e := range toolout.Entries(out) {
 		r.Doubtful = r.Doubtful || e.Unit == "GPU"
 		note(&r, r.At(e.Index), e.Key, e.Value)
 	}
@@ -153,7 +153,7 @@ func driverOf(out string) string {
 // parseTable reads the table, and the version of the driver.
 func parseTable(out string) brand.Reading {
 	r := brand.Reading{Doubtful: strings.Contains(out, "ROCm System Management"), Driver: driverOf(out)}
-	for _, row := range toolout.Aligned(out, "DCU", "HCU", "GPU") {
+	for row := range toolout.Aligned(out, "DCU", "HCU", "GPU") {
 		unit := ""
 		for _, name := range []string{"DCU", "HCU", "GPU"} {
 			if row.Has(name) {
@@ -183,7 +183,7 @@ var virtualTitle = regexp.MustCompile(`^(?:Virtual )?Device \d+$`)
 // shows that the driver can share cards.
 func parseVirtual(out string) brand.Reading {
 	var r brand.Reading
-	values := map[string]string{}
+	values := toolout.Block{}
 	done := func() {
 		name, actual := values["name"], toolout.Whole(values["Actual Device"])
 		if actual == nil {
@@ -204,13 +204,14 @@ func parseVirtual(out string) brand.Reading {
 			c.Rounding = []accel.Rounding{{Mode: accel.ModeVDCU, StepMiB: 1, Parts: *units, Max: maxVirtual}}
 		}
 	}
-	for _, p := range toolout.Pairs(out) {
+	for p := range toolout.Pairs(out) {
 		if p.Value == "" && virtualTitle.MatchString(p.Key) {
 			done()
-			values = map[string]string{"name": p.Key}
+			clear(values)
+			values.Set("name", p.Key)
 			continue
 		}
-		values[p.Key] = p.Value
+		values.Set(p.Key, p.Value)
 	}
 	done()
 	return r

@@ -74,6 +74,9 @@ func TestDetector_Suite(t *testing.T) {
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, iluvatar.Spec(), iluvatar.Parse) }
 
+// Not parallel: it counts what the process allocates.
+func TestParse_Frugal(t *testing.T) { brandtest.Frugal(t, iluvatar.Parse) }
+
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, iluvatar.Parse) }
 
 func TestParse_TheOtherNumbers(t *testing.T) {

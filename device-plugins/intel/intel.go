@@ -67,14 +67,13 @@ func Parse(out string) brand.Reading {
 	return parsePages(out)
 }
 
-func parseJSON(v any) brand.Reading {
+func parseJSON(v toolout.Value) brand.Reading {
 	var r brand.Reading
-	list, _ := toolout.Get(v, "device_list").([]any)
-	for _, one := range list {
-		if index := toolout.Whole(toolout.String(one, "device_id")); index != nil && toolout.String(one, "device_type") == "GPU" {
+	for one := range v.Get("device_list").Items() {
+		if index := toolout.Whole(one.Text("device_id")); index != nil && one.Text("device_type") == "GPU" {
 			c := r.At(*index)
-			c.Name, c.PCI = toolout.String(one, "device_name"), toolout.PCI(toolout.String(one, "pci_bdf_address"))
-			c.Fact("uuid", toolout.String(one, "uuid"))
+			c.Name, c.PCI = one.Text("device_name"), toolout.PCI(one.Text("pci_bdf_address"))
+			c.Fact("uuid", one.Text("uuid"))
 		}
 	}
 	return r
@@ -86,8 +85,9 @@ func parsePages(out string) brand.Reading {
 	var r brand.Reading
 	var c *brand.Card
 	statistics := false
+	var cells []string
 	for line := range strings.Lines(out) {
-		cells := toolout.Cells(line)
+		cells = toolout.AppendCells(cells[:0], line)
 		if len(cells) != 2 {
 			continue
 		}

@@ -92,7 +92,7 @@ func parseOldTable(out string) brand.Reading {
 	if m := tableDriver.FindStringSubmatch(out); m != nil {
 		r.Driver = m[1]
 	}
-	for _, row := range toolout.Boxed(out, "DevID") {
+	for row := range toolout.Boxed(out, "DevID") {
 		index := toolout.Whole(row["DevID"])
 		switch {
 		case index == nil:
@@ -126,8 +126,9 @@ const (
 // one of them.
 func parseMachine(out string) brand.Reading {
 	var r brand.Reading
+	var fields []string
 	for line := range strings.Lines(out) {
-		fields := words(line)
+		fields = words(fields[:0], line)
 		if len(fields) <= fieldModel || strings.Contains(line, `"`) && !strings.Contains(line, `"`+fields[fieldModel]+`"`) {
 			continue // one with a blank in place of a value: nothing tells which
 		}
@@ -150,15 +151,17 @@ func parseMachine(out string) brand.Reading {
 	return r
 }
 
-// words parts a line at its blanks, but for those in quotes.
-func words(line string) []string {
-	var all []string
-	for i, part := range strings.Split(line, `"`) {
-		if i%2 == 1 {
+// words appends the words of a line, which blanks part, but for those in quotes. A real line has fewer than mostWords.
+func words(all []string, line string) []string {
+	for quoted, more := false, true; more && len(all) < mostWords; quoted = !quoted {
+		var part string
+		if part, line, more = strings.Cut(line, `"`); quoted {
 			all = append(all, part)
 		} else {
-			all = append(all, toolout.Words(part)...)
+			all = toolout.AppendWords(all, part)
 		}
 	}
 	return all
 }
+
+const mostWords = 256

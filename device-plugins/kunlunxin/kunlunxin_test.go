@@ -162,6 +162,9 @@ func TestDetector_Suite(t *testing.T) {
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, kunlunxin.Spec(), kunlunxin.Parse) }
 
+// Not parallel: it counts what the process allocates.
+func TestParse_Frugal(t *testing.T) { brandtest.Frugal(t, kunlunxin.Parse) }
+
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, kunlunxin.Parse) }
 
 func TestParse_TheOtherNumbers(t *testing.T) {

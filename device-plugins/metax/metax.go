@@ -40,7 +40,7 @@ func Parse(out string) brand.Reading {
 		r.Driver = m[1]
 	}
 	cards, _, _ := strings.Cut(out, "Process:")
-	for _, row := range toolout.Boxed(cards, "GPU", "Board") {
+	for row := range toolout.Boxed(cards, "GPU", "Board") {
 		index := toolout.Whole(row["GPU"])
 		if index == nil || !row.Has("Bus-id") {
 			continue

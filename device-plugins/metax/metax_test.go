@@ -97,6 +97,9 @@ func TestDetector_Suite(t *testing.T) {
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, metax.Spec(), metax.Parse) }
 
+// Not parallel: it counts what the process allocates.
+func TestParse_Frugal(t *testing.T) { brandtest.Frugal(t, metax.Parse) }
+
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, metax.Parse) }
 
 func TestParse_WhatSaysNothingIsUnknownAlone(t *testing.T) {

@@ -93,20 +93,19 @@ func retired(c *brand.Card, get func(section, key string) string) {
 	c.More.RepairPending = toolout.YesNo(get("Retired Pages", "Pending Page Blacklist"))
 }
 
-func parseJSON(v any) brand.Reading {
-	r := brand.Reading{Driver: toolout.String(v, "Driver Version")}
-	r.Facts = map[string]string{"attached": toolout.String(v, "Attached GPUs")}
-	cards, _ := toolout.Get(v, "GPU").([]any)
-	for _, one := range cards {
-		index := toolout.Whole(toolout.String(one, "Index"))
+func parseJSON(v toolout.Value) brand.Reading {
+	r := brand.Reading{Driver: v.Text("Driver Version")}
+	r.Facts = map[string]string{"attached": v.Text("Attached GPUs")}
+	for one := range v.Get("GPU").Items() {
+		index := toolout.Whole(one.Text("Index"))
 		if index == nil {
 			continue
 		}
 		fill(r.At(*index), func(section, key string) string {
 			if section == "" {
-				return toolout.String(one, key)
+				return one.Text(key)
 			}
-			return toolout.String(one, section, key)
+			return one.Text(section, key)
 		})
 	}
 	return r
@@ -118,33 +117,33 @@ var queried = regexp.MustCompile(`^GPU\s?(\d+)\s+(\S+)$`)
 // indentation: a key is read by the title just above it.
 func parseQuery(out string) brand.Reading {
 	var r brand.Reading
-	var values map[string]string
-	done := func() {}
-	for _, p := range toolout.Pairs(out) {
+	var index *int
+	address, values := "", toolout.Block{} // of the card
+	done := func() {
+		if index != nil {
+			c := r.At(*index)
+			fill(c, func(section, key string) string { return values[section+"/"+key] })
+			c.PCI = address
+		}
+		clear(values)
+	}
+	inCard := false
+	for p := range toolout.Pairs(out) {
 		if m := queried.FindStringSubmatch(p.Key); m != nil && p.Value == "" {
 			done()
-			index, address := toolout.Whole(m[1]), toolout.PCI(m[2])
-			values = map[string]string{}
-			done = func() {
-				if index == nil {
-					return
-				}
-				c := r.At(*index)
-				fill(c, func(section, key string) string { return values[section+"/"+key] })
-				c.PCI = address
-			}
+			index, address, inCard = toolout.Whole(m[1]), toolout.PCI(m[2]), true
 			continue
 		}
 		switch {
 		case p.Value == "":
 		case p.Key == "Driver Version":
 			r.Driver = toolout.Text(p.Value)
-		case values != nil:
+		case inCard:
 			section := p.Under()
 			if queried.MatchString(section) {
 				section = ""
 			}
-			values[section+"/"+p.Key] = toolout.Text(p.Value)
+			values.Set(section+"/"+p.Key, toolout.Text(p.Value))
 		}
 	}
 	done()
@@ -163,14 +162,7 @@ func parseTable(out string) brand.Reading {
 		r.Driver = toolout.Text(m[2])
 	}
 	cards, _, _ := strings.Cut(out, "Processes:")
-	var framed strings.Builder
-	for line := range strings.Lines(cards) {
-		if line = strings.TrimRight(line, "\r\n"); strings.Contains(line, "|") {
-			line = "|" + line + " |"
-		}
-		framed.WriteString(line + "\n")
-	}
-	for _, row := range toolout.Boxed(framed.String(), "ID") {
+	for row := range toolout.Barred(cards, "ID") {
 		index := toolout.Whole(row["ID"])
 		if index == nil || !row.Has("PCIe") {
 			continue

@@ -159,6 +159,9 @@ func TestDetector_Suite(t *testing.T) {
 
 func FuzzParse(f *testing.F) { brandtest.Fuzz(f, mthreads.Spec(), mthreads.Parse) }
 
+// Not parallel: it counts what the process allocates.
+func TestParse_Frugal(t *testing.T) { brandtest.Frugal(t, mthreads.Parse) }
+
 func BenchmarkParse_OneMiB(b *testing.B) { brandtest.Benchmark(b, mthreads.Parse) }
 
 func TestParse_TheOtherNumbers(t *testing.T) {

@@ -1,8 +1,6 @@
 package nvidia
 
 import (
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -12,57 +10,68 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
-// fieldName is one cell of a CSV header: the name of a query field and, in brackets, its unit.
-var fieldName = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_.]*)(?: \[[^\]]*\])?$`)
-
 // parseCSV reads the answers to --query-gpu and --query-compute-apps, by the names in the header. Rows without a
 // header give no more than index and name, and only where a row starts with them.
 func parseCSV(out string) (report, bool) {
 	var r report
-	var header []string
+	at := row{header: header{}}
 	found := false
-	for _, line := range strings.Split(out, "\n") {
-		cells := toolout.CSVCells(line)
-		if len(cells) == 0 {
+	for line := range lines(out) {
+		at.cells = toolout.AppendCSV(at.cells[:0], line)
+		if len(at.cells) == 0 {
 			continue
 		}
-		if names := headerNames(cells); names != nil {
-			header, found = names, true
-			if slices.Contains(names, "pid") {
-				r.processesKnown = true
-			}
+		if at.header.read(at.cells) {
+			found = true
+			r.processesKnown = r.processesKnown || at.header.has("pid")
 			continue
 		}
 		switch {
-		case header == nil:
-			if g, ok := bareRow(cells); ok {
-				r.gpus, found = append(r.gpus, g), true
+		case len(at.header) == 0:
+			if g, ok := bareRow(at.cells); ok {
+				r.add(g)
+				found = true
 			}
-		case slices.Contains(header, "pid"):
-			r.addProcess(row{header, cells})
-		default:
-			r.addGPU(row{header, cells})
+		case at.header.has("pid"):
+			r.addProcess(at)
+		case len(r.gpus) < maxBoards:
+			r.addGPU(at)
 		}
 	}
 	return r, found
 }
 
-// headerNames is the names of a header line, nil for any other line.
-func headerNames(cells []string) []string {
-	names := make([]string, len(cells))
+// A header is the columns of a CSV: name → place.
+type header map[string]int
+
+func (h header) has(name string) bool {
+	_, ok := h[name]
+	return ok
+}
+
+// read takes over the names of a header line. It tells whether the line is one.
+func (h header) read(cells []string) bool {
+	known := false
+	for _, c := range cells {
+		name, _, ok := toolout.Column(c)
+		if !ok {
+			return false
+		}
+		switch name {
+		case "index", "uuid", "name", "pid", "gpu_uuid", "gpu_name", "pci.bus_id", "gpu_bus_id":
+			known = true
+		}
+	}
+	if !known {
+		return false
+	}
+	clear(h)
 	for i, c := range cells {
-		m := fieldName.FindStringSubmatch(c)
-		if m == nil {
-			return nil
-		}
-		names[i] = m[1]
-	}
-	for _, n := range []string{"index", "uuid", "name", "pid", "gpu_uuid", "gpu_name", "pci.bus_id", "gpu_bus_id"} {
-		if slices.Contains(names, n) {
-			return names
+		if name, _, _ := toolout.Column(c); !h.has(name) {
+			h[name] = i
 		}
 	}
-	return nil
+	return true
 }
 
 // bareRow reads a row printed without a header. Nothing says what its columns are; the two that every recorded one
@@ -72,7 +81,7 @@ func bareRow(cells []string) (gpu, bool) {
 		return gpu{}, false
 	}
 	index, name := whole(cells[0]), text(cells[1])
-	if index == nil || *index >= maxLost || name == "" || digits(name) || strings.ContainsFunc(name, unprintable) || !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
+	if index == nil || *index >= maxBoards || name == "" || digits(name) || strings.ContainsFunc(name, unprintable) || !strings.ContainsFunc(name, func(r rune) bool { return r >= 'A' && r <= 'Z' }) {
 		return gpu{}, false
 	}
 	return gpu{index: index, name: name}, true
@@ -84,12 +93,16 @@ func unprintable(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r
 // digits tells whether a cell begins with a number: it is no name then.
 func digits(cell string) bool { return cell != "" && cell[0] >= '0' && cell[0] <= '9' }
 
-type row struct{ header, cells []string }
+// A row is the cells of a line under a header.
+type row struct {
+	header header
+	cells  []string
+}
 
 // get is the value of the first of the named fields that the row has, empty when it says nothing.
 func (r row) get(names ...string) string {
 	for _, n := range names {
-		if i := slices.Index(r.header, n); i >= 0 && i < len(r.cells) {
+		if i, ok := r.header[n]; ok && i < len(r.cells) {
 			if v := text(r.cells[i]); v != "" {
 				return v
 			}
@@ -116,7 +129,7 @@ func (r *report) addGPU(row row) {
 		return // a row of errors: the line above it names the card
 	}
 	g.dead = deadRow(row, g)
-	r.gpus = append(r.gpus, g)
+	r.add(g)
 }
 
 // more is the numbers of a row besides those that every driver has.
@@ -169,7 +182,7 @@ func deadRow(row row, g gpu) string {
 			return "nvidia-smi: " + strings.Trim(c, "[]")
 		}
 	}
-	if slices.Contains(row.header, "name") && g.name == "" {
+	if row.header.has("name") && g.name == "" {
 		return reasonERR
 	}
 	if action := row.get("gpu_recovery_action"); action != "" && action != "None" {
@@ -183,5 +196,5 @@ func (r *report) addProcess(row row) {
 	if err != nil {
 		return
 	}
-	r.processes = append(r.processes, process{uuid: row.get("gpu_uuid"), pci: pciAddress(row.get("gpu_bus_id")), pid: pid, memory: mib(row.get("used_gpu_memory", "used_memory"))})
+	r.use(process{uuid: row.get("gpu_uuid"), pci: pciAddress(row.get("gpu_bus_id")), pid: pid, memory: mib(row.get("used_gpu_memory", "used_memory"))})
 }

@@ -6,18 +6,21 @@ import (
 )
 
 var (
-	listedGPU = regexp.MustCompile(`(?m)^GPU (\d+): (.*?)\s*\(UUID: ([^)]+)\)\s*$`)
+	listedGPU = regexp.MustCompile(`^GPU (\d+): (.*?)\s*\(UUID: ([^)]+)\)\s*$`)
 	listedMIG = regexp.MustCompile(`^\s+MIG (\S+)\s+Device\s+(\d+):\s*\(UUID: ([^)]+)\)\s*$`)
 )
 
 // parseList reads `nvidia-smi -L`: the only form that names the profiles of partitions.
 func parseList(out string) (report, bool) {
 	var r report
-	for _, line := range strings.Split(out, "\n") {
+	for line := range lines(out) {
 		if m := listedGPU.FindStringSubmatch(line); m != nil {
 			g := gpu{index: whole(m[1]), name: text(m[2]), uuid: text(m[3])}
 			if strings.TrimSpace(m[2]) == "ERR!" {
 				g.dead = reasonERR
+			}
+			if len(r.gpus) == maxBoards {
+				break
 			}
 			r.gpus = append(r.gpus, g)
 			continue
@@ -28,7 +31,7 @@ func parseList(out string) (report, bool) {
 		}
 		last := &r.gpus[len(r.gpus)-1]
 		if device := whole(m[2]); device != nil {
-			last.migs = append(last.migs, mig{profile: m[1], device: *device, uuid: text(m[3])})
+			last.split(mig{profile: m[1], device: *device, uuid: text(m[3])})
 		}
 	}
 	return r, len(r.gpus) > 0

@@ -1,6 +1,7 @@
 package nvidia
 
 import (
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,53 +13,41 @@ import (
 // the address comes in three spellings: "GPU 0000:05:00.0", "GPU0000:02:00.0", "GPU0: 0000:24:00.0".
 var lostLine = regexp.MustCompile(`device handle for GPU\s*(?:(\d+):\s+)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\s*:\s*([^.\n]*)`)
 
-// maxLost bounds the lost cards that are taken of one text: no machine has so many.
-const maxLost = 128
-
 // parse reads whatever nvidia-smi printed. It goes by the content and not by the arguments of the call, since an old
 // or a wrapped tool may print another form than the one asked for. ok is false when nothing in it is known.
 func parse(out string) (r report, ok bool) {
-	out = strings.ReplaceAll(out, "\r\n", "\n")
 	var lost []gpu
-	var kept []string
 	told := map[string]bool{}
-	for _, line := range strings.Split(out, "\n") {
-		var m []string
-		if strings.Contains(line, "device handle for GPU") {
-			m = lostLine.FindStringSubmatch(line)
-		}
-		switch {
-		case m != nil && (told[m[2]] || len(lost) == maxLost):
-		case m != nil:
+	for line := range strings.Lines(out) {
+		switch complaintOf(line) {
+		case lostBoard:
 			// Only the address names the card: the number before it counts calls, not cards, in some versions.
-			lost = append(lost, gpu{index: whole(m[1]), pci: pciAddress(m[2]), dead: "nvidia-smi: " + strings.TrimSpace(m[3])})
-			told[m[2]] = true
-		case strings.Contains(line, "couldn't communicate with the NVIDIA driver"),
-			strings.Contains(line, "Failed to initialize NVML"):
+			if m := lostLine.FindStringSubmatch(line); !told[m[2]] && len(lost) < maxBoards {
+				lost = append(lost, gpu{index: whole(m[1]), pci: pciAddress(m[2]), dead: "nvidia-smi: " + strings.TrimSpace(m[3])})
+				told[m[2]] = true
+			}
+		case noDriver:
 			r.noDriver = true
-		case strings.Contains(line, "No devices were found"):
+		case noDevices:
 			r.noDevices = true
-		default:
-			kept = append(kept, line)
 		}
 	}
-	rest := strings.Join(kept, "\n")
 	content := report{}
 	switch {
-	case strings.Contains(rest, "<nvidia_smi_log"):
-		content, ok = parseXML(rest)
-	case strings.Contains(rest, "NVSMI LOG"):
-		content, ok = parseQuery(rest)
-	case strings.Contains(rest, "| NVIDIA-SMI"):
-		content, ok = parseTable(rest)
-	case pmonHead.MatchString(rest):
-		content, ok = parsePmon(rest), true
-	case listedGPU.MatchString(rest):
-		content, ok = parseList(rest)
-	case versionHead.MatchString(rest):
-		content = parseVersion(rest)
+	case strings.Contains(out, "<nvidia_smi_log"):
+		content, ok = parseXML(out)
+	case strings.Contains(out, "NVSMI LOG"):
+		content, ok = parseQuery(out)
+	case strings.Contains(out, "| NVIDIA-SMI"):
+		content, ok = parseTable(out)
+	case has(out, "# gpu", pmonHead):
+		content, ok = parsePmon(out), true
+	case has(out, "GPU ", listedGPU):
+		content, ok = parseList(out)
+	case has(out, "NVIDIA-SMI version", versionHead):
+		content = parseVersion(out)
 	default:
-		content, ok = parseCSV(rest)
+		content, ok = parseCSV(out)
 	}
 	content.noDriver, content.noDevices = r.noDriver, r.noDevices
 	for _, l := range lost {
@@ -67,12 +56,55 @@ func parse(out string) (r report, ok bool) {
 	return content, ok || len(lost) > 0 || r.noDriver || r.noDevices
 }
 
-var versionHead = regexp.MustCompile(`(?m)^NVIDIA-SMI version\s*:`)
+// A complaint is what a line says that may stand alone or within any form of output.
+type complaint int
+
+const (
+	none complaint = iota
+	lostBoard
+	noDriver
+	noDevices
+)
+
+func complaintOf(line string) complaint {
+	switch {
+	case strings.Contains(line, "device handle for GPU") && lostLine.MatchString(line):
+		return lostBoard
+	case strings.Contains(line, "couldn't communicate with the NVIDIA driver"), strings.Contains(line, "Failed to initialize NVML"):
+		return noDriver
+	case strings.Contains(line, "No devices were found"):
+		return noDevices
+	}
+	return none
+}
+
+// lines are the lines of a text without their ends, and without those that complain.
+func lines(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(text) {
+			if complaintOf(line) == none && !yield(strings.TrimRight(line, "\r\n")) {
+				return
+			}
+		}
+	}
+}
+
+// has tells whether a line that starts so is of a form.
+func has(text, start string, form *regexp.Regexp) bool {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, start) && form.MatchString(line) {
+			return true
+		}
+	}
+	return false
+}
+
+var versionHead = regexp.MustCompile(`^NVIDIA-SMI version\s*:`)
 
 // parseVersion reads `nvidia-smi --version`: it tells no card. Newer drivers call theirs the kernel mode driver's.
 func parseVersion(out string) report {
 	var r report
-	for _, p := range toolout.Pairs(out) {
+	for p := range toolout.Pairs(out) {
 		value := text(p.Value)
 		if value == "" || value[0] < '0' || value[0] > '9' { // deprecated, and where to look instead
 			continue
@@ -97,5 +129,5 @@ func (r *report) markLost(l gpu) {
 	if l.index != nil && slices.ContainsFunc(r.gpus, func(g gpu) bool { return g.index != nil && *g.index == *l.index }) {
 		l.index = nil
 	}
-	r.gpus = append(r.gpus, l)
+	r.add(l)
 }

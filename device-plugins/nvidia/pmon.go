@@ -7,14 +7,14 @@ import (
 )
 
 var (
-	pmonHead = regexp.MustCompile(`(?m)^# gpu\s+pid\s+type\b`)
+	pmonHead = regexp.MustCompile(`^# gpu\s+pid\s+type\b`)
 	pmonLine = regexp.MustCompile(`^\s*(\d+)\s+(\d+)\s+(C|G|C\+G|M\+C)\s`)
 )
 
 // parsePmon reads `nvidia-smi pmon`: the compute processes of each board, each once however often it was looked at.
 func parsePmon(out string) report {
 	r := report{processesKnown: true}
-	for line := range strings.Lines(out) {
+	for line := range lines(out) {
 		m := pmonLine.FindStringSubmatch(line)
 		if m == nil || !strings.Contains(m[3], "C") {
 			continue
@@ -29,6 +29,3 @@ func parsePmon(out string) report {
 	}
 	return r
 }
-
-// maxProcesses bounds what is taken of one text.
-const maxProcesses = 4096

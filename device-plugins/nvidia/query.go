@@ -10,14 +10,17 @@ import (
 func parseQuery(out string) (report, bool) {
 	var r queryReport
 	var path []string
-	for _, line := range strings.Split(out, "\n") {
+	for line := range lines(out) {
 		trimmed := strings.TrimSpace(line)
 		if trimmed == "" {
 			continue
 		}
 		depth := (len(line) - len(strings.TrimLeft(line, " "))) / 4
 		if address, ok := strings.CutPrefix(line, "GPU "); ok {
-			path = nil
+			if len(r.gpus) == maxBoards {
+				break
+			}
+			path = path[:0]
 			r.gpus = append(r.gpus, gpu{pci: pciAddress(address)})
 			continue
 		}
@@ -37,7 +40,7 @@ func parseQuery(out string) (report, bool) {
 		}
 		if !pair {
 			if key == "MIG Device" {
-				g.migs = append(g.migs, mig{device: len(g.migs)})
+				g.split(mig{device: len(g.migs)})
 			}
 			continue
 		}
@@ -84,7 +87,7 @@ func (r *queryReport) queryValue(g *gpu, path []string, value string) {
 		g.minor = whole(value)
 	case key == "Process ID":
 		if pid := whole(value); pid != nil {
-			r.processes = append(r.processes, process{uuid: g.uuid, pci: g.pci, pid: *pid, gi: r.gi, ci: r.ci})
+			r.use(process{uuid: g.uuid, pci: g.pci, pid: *pid, gi: r.gi, ci: r.ci})
 			r.draws = false
 		}
 	case key == "GPU instance ID":

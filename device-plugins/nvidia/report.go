@@ -61,6 +61,34 @@ type gpu struct {
 	facts map[string]string
 }
 
+// Bounds of what is taken of one text: no machine has more, nor a board.
+const (
+	maxBoards    = 128
+	maxParts     = 64 // of one board
+	maxProcesses = 4096
+)
+
+// add adds a board, unless there are too many.
+func (r *report) add(g gpu) {
+	if len(r.gpus) < maxBoards {
+		r.gpus = append(r.gpus, g)
+	}
+}
+
+// use adds a process, unless there are too many.
+func (r *report) use(p process) {
+	if len(r.processes) < maxProcesses {
+		r.processes = append(r.processes, p)
+	}
+}
+
+// split adds a partition, unless there are too many.
+func (g *gpu) split(m mig) {
+	if len(g.migs) < maxParts {
+		g.migs = append(g.migs, m)
+	}
+}
+
 // fact notes a value that says something.
 func (g *gpu) fact(name, value string) {
 	if value = text(value); value == "" {

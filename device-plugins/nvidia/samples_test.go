@@ -117,7 +117,7 @@ func TestParse_RecordedCounts(t *testing.T) {
 	t.Parallel()
 	for file, want := range map[string]int{"query-gpu-h100-mig-load.csv": 212, "query-gpu-h200-idle.csv": 212, "query-gpu-rtx4080s-idle.csv": 202, "query-gpu-l40s-load.csv": 202} {
 		lines := strings.Split(strings.TrimSpace(recorded(t, file)), "\n")
-		if names, cells := headerNames(toolout.CSVCells(lines[0])), toolout.CSVCells(lines[1]); len(names) != want || len(cells) != want || len(lines) != 2 {
+		if names, cells := (header{}), toolout.AppendCSV(nil, lines[1]); !names.read(toolout.AppendCSV(nil, lines[0])) || len(names) != want || len(cells) != want || len(lines) != 2 {
 			t.Errorf("%s: %d names, %d cells, %d lines", file, len(names), len(cells), len(lines))
 		}
 	}
@@ -194,8 +194,8 @@ func TestParse_Loop(t *testing.T) {
 	t.Parallel()
 	var got []string
 	for line := range strings.Lines(recorded(t, "query-gpu-loop-unknown-error.csv")) {
-		r := row{[]string{"utilization.gpu", "utilization.encoder", "utilization.decoder"}, toolout.CSVCells(line)}
-		for _, name := range r.header {
+		r := row{header{"utilization.gpu": 0, "utilization.encoder": 1, "utilization.decoder": 2}, toolout.AppendCSV(nil, line)}
+		for _, name := range []string{"utilization.gpu", "utilization.encoder", "utilization.decoder"} {
 			got = append(got, shown(toolout.Percent(r.get(name))))
 		}
 	}

@@ -34,7 +34,7 @@ func parseTable(out string) (report, bool) {
 	}
 	section := "gpus"
 	var current *gpu
-	for _, line := range strings.Split(out, "\n") {
+	for line := range lines(out) {
 		switch {
 		case strings.Contains(line, "MIG devices:"):
 			section, current = "migs", nil
@@ -46,12 +46,12 @@ func parseTable(out string) (report, bool) {
 		if section == "processes" {
 			if m := tableProcess.FindStringSubmatch(line); m != nil && strings.Contains(m[5], "C") {
 				if pid := whole(m[4]); pid != nil {
-					r.processes = append(r.processes, process{index: whole(m[1]), gi: whole(m[2]), ci: whole(m[3]), pid: *pid, memory: mib(m[6])})
+					r.use(process{index: whole(m[1]), gi: whole(m[2]), ci: whole(m[3]), pid: *pid, memory: mib(m[6])})
 				}
 			}
 			continue
 		}
-		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		cells := strings.SplitN(strings.Trim(strings.TrimSpace(line), "|"), "|", 4)
 		if len(cells) < 3 {
 			continue
 		}
@@ -60,8 +60,10 @@ func parseTable(out string) (report, bool) {
 			continue
 		}
 		if pci := tablePCI.FindString(cells[1]); pci != "" {
-			r.gpus = append(r.gpus, tableGPU(cells, pci))
-			current = &r.gpus[len(r.gpus)-1]
+			if current = nil; len(r.gpus) < maxBoards {
+				r.gpus = append(r.gpus, tableGPU(cells, pci))
+				current = &r.gpus[len(r.gpus)-1]
+			}
 		} else if current != nil {
 			current.tableValues(cells)
 		}
@@ -118,7 +120,7 @@ func (r *report) tableMIG(cells []string) {
 	for i := range r.gpus {
 		if g := &r.gpus[i]; index != nil && device != nil && g.index != nil && *g.index == *index {
 			sms, _, _ := strings.Cut(strings.TrimSpace(cells[2]), " ")
-			g.migs = append(g.migs, mig{device: *device, gi: whole(m[2]), ci: whole(m[3]), memoryUsed: mib(used), memory: mib(total), sms: whole(sms)})
+			g.split(mig{device: *device, gi: whole(m[2]), ci: whole(m[3]), memoryUsed: mib(used), memory: mib(total), sms: whole(sms)})
 		}
 	}
 }

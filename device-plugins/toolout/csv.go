@@ -1,53 +1,58 @@
 package toolout
 
 import (
-	"regexp"
+	"iter"
 	"slices"
 	"strings"
 )
 
-var columnName = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_.]*)(?:\s*\[([^\]]*)\])?$`)
+// maxColumns bounds what is taken of one line. A query for every field that a tool knows has some 250.
+const maxColumns = 1024
 
 // CSV reads comma-separated lines by the names in their header, of which one must be known by the caller's keys. A unit
 // in the header, as in "memory.used [MiB]", is added to values that are bare numbers. Lines before a header are read
 // with the fallback names, in the order in which they were asked for; nil leaves them out.
-func CSV(out string, fallback []string, keys ...string) []Record {
-	header, units := fallback, make([]string, len(fallback))
-	var records []Record
-	for line := range strings.Lines(out) {
-		if len(records) >= maxRecords {
-			break
-		}
-		cells := CSVCells(line)
-		if names, inBrackets, ok := csvHeader(cells, keys); ok {
-			header, units = names, inBrackets
-			continue
-		}
-		if len(cells) != len(header) || len(cells) == 0 {
-			continue
-		}
-		r := Record{}
-		for i, name := range header {
-			value := cells[i]
-			if _, unit, ok := Quantity(value); ok && unit == "" && units[i] != "" {
-				value += " " + units[i]
+func CSV(out string, fallback []string, keys ...string) iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		header, units := slices.Clone(fallback), make([]string, len(fallback))
+		var cells []string
+		record, records := Record{}, 0
+		for line := range strings.Lines(out) {
+			cells = AppendCSV(cells[:0], line)
+			if csvHeader(cells, keys) {
+				header, units = header[:0], units[:0]
+				for _, c := range cells {
+					name, unit, _ := Column(c)
+					header, units = append(header, name), append(units, unit)
+				}
+				continue
 			}
-			r[name] = value
+			if len(cells) != len(header) || len(cells) == 0 {
+				continue
+			}
+			clear(record)
+			for i, name := range header {
+				value := cells[i]
+				if _, unit, ok := Quantity(value); ok && unit == "" && units[i] != "" {
+					value += " " + units[i]
+				}
+				record[name] = value
+			}
+			if records++; !yield(record) || records == maxRecords {
+				return
+			}
 		}
-		records = append(records, r)
 	}
-	return records
 }
 
-// CSVCells are the cells of one line of comma-separated values, without the blanks around them; nil for a line without
+// AppendCSV appends the cells of one line of comma-separated values, without the blanks around them; none of a line without
 // any. A comma in a cell that begins with a quote parts nothing; a quote that nobody closes is closed by the line's end.
-func CSVCells(line string) []string {
+func AppendCSV(cells []string, line string) []string {
 	line = strings.TrimSpace(line)
 	if line == "" {
-		return nil
+		return cells
 	}
-	cells := make([]string, 0, strings.Count(line, ",")+1)
-	for more := true; more; {
+	for more := true; more && len(cells) < maxColumns; {
 		var cell string
 		if line = strings.TrimLeft(line, " \t"); strings.HasPrefix(line, `"`) {
 			cell, line, more = quoted(line[1:])
@@ -79,14 +84,30 @@ func quoted(line string) (cell, rest string, more bool) {
 	return strings.ReplaceAll(line, `""`, `"`), "", false
 }
 
-func csvHeader(cells, keys []string) (names, units []string, ok bool) {
+func csvHeader(cells, keys []string) (ok bool) {
 	for _, c := range cells {
-		m := columnName.FindStringSubmatch(c)
-		if m == nil {
-			return nil, nil, false
+		name, _, isName := Column(c)
+		if !isName {
+			return false
 		}
-		names, units = append(names, m[1]), append(units, m[2])
-		ok = ok || slices.Contains(keys, m[1])
+		ok = ok || slices.Contains(keys, name)
 	}
-	return names, units, ok
+	return ok
 }
+
+// Column reads one cell of a header: the name of a field, such as memory.used, and in brackets its unit. ok is false for what
+// is no name.
+func Column(cell string) (name, unit string, ok bool) {
+	end := 0
+	for end < len(cell) && (letter(cell[end]) || end > 0 && (digit(cell[end]) || cell[end] == '_' || cell[end] == '.')) {
+		end++
+	}
+	name, rest := cell[:end], strings.TrimLeft(cell[end:], " \t")
+	if name == "" || rest == "" {
+		return name, "", name != "" && end == len(cell)
+	}
+	unit, closed := strings.CutSuffix(rest[1:], "]")
+	return name, unit, closed && rest[0] == '[' && !strings.Contains(unit, "]")
+}
+
+func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }

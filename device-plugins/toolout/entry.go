@@ -2,7 +2,7 @@ package toolout
 
 import (
 	"cmp"
-	"maps"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -14,38 +14,71 @@ type Entry struct {
 	Key, Value string
 }
 
-// Entries reads {"card0": {"key": "value"}} and lines such as "GPU[0] : key: value", ordered by index; JSON is ordered
-// by key too. What is not under a card, such as "system", is left out.
-func Entries(out string) []Entry {
-	var entries []Entry
-	add := func(unit, number, key, value string) {
-		if index := Whole(number); index != nil && digit(number[0]) {
-			entries = append(entries, Entry{Index: *index, Unit: unit, Key: strings.TrimSpace(key), Value: strings.TrimSpace(value)})
-		}
-	}
+// Entries reads {"card0": {"key": "value"}}, ordered by index and key, and lines such as "GPU[0] : key: value" as they stand.
+// What is not under a card, such as "system", is left out.
+func Entries(out string) iter.Seq[Entry] {
 	if v, ok := JSON(out); ok {
-		cards, _ := v.(map[string]any)
-		for _, name := range slices.Sorted(maps.Keys(cards)) {
-			values, isObject := cards[name].(map[string]any)
-			number, isCard := strings.CutPrefix(name, "card")
-			if !isObject || !isCard {
+		return v.entries
+	}
+	return func(yield func(Entry) bool) {
+		for p := range Pairs(out) {
+			unit, number, found := strings.Cut(p.Key, "[")
+			number, closed := strings.CutSuffix(number, "]")
+			index, isNumber := cardNumber(number)
+			if !found || !closed || !isNumber || !capitals(unit) {
 				continue
 			}
-			for _, key := range slices.Sorted(maps.Keys(values)) {
-				add("card", number, key, String(values, key))
-			}
-		}
-	} else {
-		for _, p := range Pairs(out) {
-			unit, number, found := strings.Cut(p.Key, "[")
-			if number, closed := strings.CutSuffix(number, "]"); found && closed && capitals(unit) {
-				key, value, _ := strings.Cut(p.Value, ":")
-				add(unit, number, key, value)
+			key, value, _ := strings.Cut(p.Value, ":")
+			if !yield(Entry{Index: index, Unit: unit, Key: strings.TrimSpace(key), Value: strings.TrimSpace(value)}) {
+				return
 			}
 		}
 	}
-	slices.SortStableFunc(entries, func(a, b Entry) int { return cmp.Compare(a.Index, b.Index) })
-	return entries
+}
+
+func cardNumber(s string) (int, bool) {
+	index := Whole(s)
+	if index == nil || !digit(s[0]) {
+		return 0, false
+	}
+	return *index, true
+}
+
+// mostListed bounds the cards that are put in order: no node has so many.
+const mostListed = 1024
+
+func (v Value) entries(yield func(Entry) bool) {
+	type card struct {
+		index  int
+		values Value
+	}
+	type field struct {
+		key   string
+		value Value
+	}
+	var cards []card
+	for name, values := range v.Fields() {
+		number, isCard := strings.CutPrefix(name, "card")
+		if index, isNumber := cardNumber(number); isCard && isNumber && values.IsObject() && len(cards) < mostListed {
+			cards = append(cards, card{index, values})
+		}
+	}
+	slices.SortStableFunc(cards, func(a, b card) int { return cmp.Compare(a.index, b.index) })
+	var fields []field
+	for _, c := range cards {
+		fields = fields[:0]
+		for key, value := range c.values.Fields() {
+			if len(fields) < mostValues {
+				fields = append(fields, field{key, value})
+			}
+		}
+		slices.SortStableFunc(fields, func(a, b field) int { return cmp.Compare(a.key, b.key) })
+		for _, f := range fields {
+			if !yield(Entry{Index: c.index, Unit: "card", Key: strings.TrimSpace(f.key), Value: f.value.Text()}) {
+				return
+			}
+		}
+	}
 }
 
 func capitals(word string) bool {

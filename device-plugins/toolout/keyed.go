@@ -1,18 +1,14 @@
 package toolout
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
-	"maps"
-	"slices"
+	"iter"
 	"strings"
 )
 
 // A Pair is one line "key : value" and the titles that it stands under, outermost first. A title has no value, and neither
 // has a key whose value is not known.
 type Pair struct {
-	Section    []string
+	Section    []string // only until the next pair
 	Key, Value string
 	Title      bool
 }
@@ -23,11 +19,6 @@ func (p Pair) Under() string {
 		return ""
 	}
 	return p.Section[len(p.Section)-1]
-}
-
-// Path is the titles and the key, parted by slashes.
-func (p Pair) Path() string {
-	return strings.Join(append(append([]string{}, p.Section...), p.Key), "/")
 }
 
 // cut parts a line at the first colon with a blank, or nothing, beside it: addresses and times have colons too. Parted is
@@ -62,40 +53,48 @@ const maxPairs = 1 << 15
 // Pairs reads lines of keys and values. A line without a value is a title, of what is indented under it; where a text
 // has lost its blanks, one without a colon is, of all that follows until the next title. A pair with nested pairs is a title
 // too. A key with a colon, nothing behind it and nothing under it is one whose value is blank.
-func Pairs(out string) []Pair {
-	lines := strings.Split(strings.ReplaceAll(out, "\r", ""), "\n")
-	flat := !slices.ContainsFunc(lines, func(line string) bool { return indent(line) > 0 })
-	pairs := make([]Pair, 0, min(len(lines), maxPairs))
-	var titles []string
-	var depths []int // of the titles
-	for n, line := range lines {
-		depth := indent(line)
-		if depth < 0 {
-			continue
-		}
-		if len(pairs) == maxPairs {
-			break
-		}
-		for !flat && len(titles) > 0 && depths[len(depths)-1] >= depth {
-			titles, depths = titles[:len(titles)-1:len(titles)-1], depths[:len(depths)-1]
-		}
-		key, value, parted := cut(strings.TrimSpace(line))
-		over := !flat && nested(lines[n+1:], depth)
-		title := value == "" && (!parted || over)
-		pairs = append(pairs, Pair{Section: titles[:len(titles):len(titles)], Key: key, Value: value, Title: title})
-		switch {
-		case flat && title:
-			titles = []string{key}
-		case !flat && (title || over) && len(titles) < deepest:
-			titles, depths = append(titles, strings.TrimSpace(key+" "+value)), append(depths, depth)
+func Pairs(out string) iter.Seq[Pair] {
+	out = strings.ReplaceAll(out, "\r", "")
+	flat := true
+	for line := range strings.Lines(out) {
+		flat = flat && indent(line) <= 0
+	}
+	return func(yield func(Pair) bool) {
+		var titles []string
+		var depths []int // of the titles
+		for n, rest := 0, out; rest != "" && n < maxPairs; {
+			var line string
+			line, rest, _ = strings.Cut(rest, "\n")
+			depth := indent(line)
+			if depth < 0 {
+				continue
+			}
+			n++
+			for !flat && len(titles) > 0 && depths[len(depths)-1] >= depth {
+				titles, depths = titles[:len(titles)-1], depths[:len(depths)-1]
+			}
+			key, value, parted := cut(strings.TrimSpace(line))
+			over := !flat && nested(rest, depth)
+			title := value == "" && (!parted || over)
+			if !yield(Pair{Section: titles, Key: key, Value: value, Title: title}) {
+				return
+			}
+			switch {
+			case flat && title:
+				titles = append(titles[:0], key)
+			case !flat && (title || over) && len(titles) < deepest:
+				if value != "" {
+					key += " " + value
+				}
+				titles, depths = append(titles, key), append(depths, depth)
+			}
 		}
 	}
-	return pairs
 }
 
 // nested tells whether the next line that is not blank is indented deeper.
-func nested(lines []string, depth int) bool {
-	for _, line := range lines {
+func nested(rest string, depth int) bool {
+	for line := range strings.Lines(rest) {
 		if next := indent(line); next >= 0 {
 			return next > depth
 		}
@@ -103,63 +102,15 @@ func nested(lines []string, depth int) bool {
 	return false
 }
 
-// maxTries bounds how often JSON is looked for: each try may read to the end.
-const maxTries = 4
+// A Block is what a tool says of one card: key → value.
+type Block map[string]string
 
-// JSON reads the first JSON value that starts a line: tools print banners before it and warnings behind it.
-func JSON(out string) (any, bool) {
-	tries := 0
-	for at := 0; at < len(out) && tries < maxTries; {
-		end := strings.IndexByte(out[at:], '\n')
-		if end < 0 {
-			end = len(out) - at
-		}
-		if line := strings.TrimSpace(out[at : at+end]); line != "" && (line[0] == '{' || line[0] == '[') {
-			tries++
-			dec := json.NewDecoder(bytes.NewReader([]byte(out[at:])))
-			dec.UseNumber()
-			var v any
-			if dec.Decode(&v) == nil {
-				return v, true
-			}
-		}
-		at += end + 1
-	}
-	return nil, false
-}
+// mostValues bounds what is taken of one card: a full query of a real card has some 400 lines.
+const mostValues = 1024
 
-// Get walks into decoded JSON by keys; case and blanks around a key do not matter. It is nil for what is not there.
-func Get(v any, path ...string) any {
-	for _, want := range path {
-		object, ok := v.(map[string]any)
-		if !ok {
-			return nil
-		}
-		found, ok := object[want]
-		if !ok {
-			for _, k := range slices.Sorted(maps.Keys(object)) {
-				if strings.EqualFold(strings.TrimSpace(k), want) {
-					found = object[k]
-					break
-				}
-			}
-		}
-		v = found
+// Set notes a value, unless there are too many.
+func (b Block) Set(key, value string) {
+	if len(b) < mostValues {
+		b[key] = value
 	}
-	return v
-}
-
-// String is what Get finds as text: {"value": 550, "unit": "W"} is "550 W"; lists and other objects say nothing.
-func String(v any, path ...string) string {
-	switch found := Get(v, path...).(type) {
-	case string:
-		return Text(found)
-	case json.Number:
-		return found.String()
-	case map[string]any:
-		if value := String(found, "value"); value != "" {
-			return strings.TrimSpace(fmt.Sprint(value, " ", String(found, "unit")))
-		}
-	}
-	return ""
 }

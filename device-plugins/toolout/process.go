@@ -17,11 +17,12 @@ type Process struct {
 // when there is no such table.
 func Processes(out, title string, pid int) (list []Process, known bool) {
 	_, rest, known := strings.Cut(out, title)
+	var words []string
 	for line := range strings.Lines(rest) {
 		if len(list) >= maxRecords {
 			break
 		}
-		words := strings.Fields(strings.Trim(strings.TrimSpace(line), "|"))
+		words = appendFields(words[:0], strings.Trim(strings.TrimSpace(line), "|"))
 		if last := len(words) - 1; last > 0 && units[words[last]] {
 			words[last-1] += words[last]
 			words = words[:last]

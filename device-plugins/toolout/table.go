@@ -1,14 +1,15 @@
 package toolout
 
 import (
+	"iter"
 	"slices"
 	"strings"
 )
 
 // maxRecords bounds what is taken of one table. No node has so many cards and processes on them.
-const maxRecords = 8192
+const maxRecords = 4096
 
-// A Record is one entry of a table: column name → value as printed.
+// A Record is one entry of a table: column name → value as printed. It is only valid until the next entry is read.
 type Record map[string]string
 
 // First is the first of the named values that says something.
@@ -31,15 +32,21 @@ func (r Record) Has(names ...string) bool {
 	return true
 }
 
-// Cells are the cells of a line of a boxed table, trimmed; nil for any other line.
-func Cells(line string) []string {
+// AppendCells appends the cells of a line of a boxed table, trimmed; none of any other line.
+func AppendCells(cells []string, line string) []string {
 	line = strings.TrimSpace(line)
 	if len(line) < 2 || line[0] != '|' || Border(line) {
-		return nil
+		return cells
 	}
-	cells := strings.Split(strings.Trim(line, "|"), "|")
-	for i := range cells {
-		cells[i] = strings.TrimSpace(cells[i])
+	return split(cells, strings.Trim(line, "|"))
+}
+
+// split appends what bars part.
+func split(cells []string, line string) []string {
+	for more := true; more && len(cells) < maxColumns; {
+		var cell string
+		cell, line, more = strings.Cut(line, "|")
+		cells = append(cells, strings.TrimSpace(cell))
 	}
 	return cells
 }
@@ -59,51 +66,85 @@ func Border(line string) bool {
 	return dashes > 2
 }
 
+// mostLines is how many lines a header may have. Real ones have up to four.
+const mostLines = 8
+
 // Boxed reads every boxed table whose header begins with one of the keys, such as "GPU". A header may have several
 // lines; an entry has as many lines, and its n-th is read by the n-th line of the header. A line between borders that
 // has another number of cells than its header is left out.
-func Boxed(out string, keys ...string) []Record {
-	var header [][][]string // line → cell → names
-	var records []Record
-	var current Record
-	inHeader, row := false, 0
-	flush := func() {
-		if current != nil {
-			records = append(records, current)
+func Boxed(out string, keys ...string) iter.Seq[Record] { return boxes(out, keys, AppendCells) }
+
+// Barred reads tables as Boxed does whose bars part cells and do not frame them.
+func Barred(out string, keys ...string) iter.Seq[Record] {
+	return boxes(out, keys, func(cells []string, line string) []string {
+		if !strings.Contains(line, "|") || Border(line) {
+			return cells
 		}
-		current, row = nil, 0
+		return split(cells, strings.TrimRight(line, "\r\n"))
+	})
+}
+
+func boxes(out string, keys []string, cells func([]string, string) []string) iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		b := box{record: Record{}}
+		for line := range strings.Lines(out) {
+			b.cells = cells(b.cells[:0], line)
+			if !b.line(line, keys, yield) || b.records == maxRecords {
+				return
+			}
+		}
+		b.flush(yield)
 	}
-	for line := range strings.Lines(out) {
-		if len(records) >= maxRecords {
-			break
-		}
-		cells := Cells(line)
-		switch {
-		case Border(line):
-			flush()
-			inHeader = false
-		case cells == nil:
-		case startsWith(cells[0], keys):
-			flush()
-			header, inHeader = [][][]string{names(cells)}, true
-		case inHeader:
-			header = append(header, names(cells))
-		case row < len(header) && len(cells) == len(header[row]):
-			if current == nil {
-				current = Record{}
-			}
-			for i, cell := range cells {
-				current.add(header[row][i], cell, i == 0)
-			}
-			if row++; len(header) == 1 {
-				flush() // entries of one line may follow each other without a border
-			}
-		default:
-			row++
-		}
+}
+
+// A box is what was read of a boxed table.
+type box struct {
+	header   [][][]string // line → cell → names
+	inHeader bool
+	record   Record // the present entry
+	row      int    // lines of the present entry
+	records  int
+	cells    []string
+	values   []string
+}
+
+// flush hands on the present entry. It tells whether more are wanted.
+func (b *box) flush(yield func(Record) bool) bool {
+	b.row = 0
+	if len(b.record) == 0 {
+		return true
 	}
-	flush()
-	return records
+	b.records++
+	more := yield(b.record)
+	clear(b.record)
+	return more
+}
+
+func (b *box) line(line string, keys []string, yield func(Record) bool) bool {
+	switch {
+	case Border(line):
+		b.inHeader = false
+		return b.flush(yield)
+	case len(b.cells) == 0:
+	case startsWith(b.cells[0], keys):
+		more := b.flush(yield)
+		b.header, b.inHeader = append(b.header[:0], names(b.cells)), true
+		return more
+	case b.inHeader:
+		if len(b.header) < mostLines {
+			b.header = append(b.header, names(b.cells))
+		}
+	case b.row < len(b.header) && len(b.cells) == len(b.header[b.row]):
+		for i, cell := range b.cells {
+			b.values = b.record.add(b.header[b.row][i], cell, i == 0, b.values)
+		}
+		if b.row++; len(b.header) == 1 {
+			return b.flush(yield) // entries of one line may follow each other without a border
+		}
+	default:
+		b.row++
+	}
+	return true
 }
 
 func names(cells []string) [][]string {
@@ -119,35 +160,43 @@ func startsWith(cell string, keys []string) bool {
 	return slices.Contains(keys, first) || slices.Contains(keys, cell)
 }
 
-// Names are the column names in one cell or line of a header: words that one blank parts belong together.
-func Names(header string) []string {
-	var names []string
+// Names are the column names in one cell or line of a header: words that one blank parts belong together, and what commas
+// part.
+func Names(header string) []string { return appendNames(nil, header) }
+
+func appendNames(names []string, header string) []string {
 	header = strings.TrimSpace(header)
-	for header != "" {
+	for header != "" && len(names) < maxColumns {
 		at := strings.Index(header, "  ")
 		if tab := strings.IndexByte(header, '\t'); tab >= 0 && (at < 0 || tab < at) {
 			at = tab
 		}
 		if at < 0 {
-			return append(names, header)
+			at = len(header)
 		}
-		names, header = append(names, header[:at]), strings.TrimSpace(header[at:])
+		if last := len(names) - 1; last >= 0 && strings.HasSuffix(names[last], ",") {
+			names[last] += header[:at]
+		} else {
+			names = append(names, header[:at])
+		}
+		header = strings.TrimSpace(header[at:])
 	}
 	return names
 }
 
 // add reads one cell by its header. Several values stand in the order of the names. Values too many belong to the
 // name of the product, the only one with blanks in it; where some are missing, nothing tells which, and none is taken
-// but the index that leads the line.
-func (r Record) add(names []string, cell string, leads bool) {
-	if len(names) == 0 {
-		return
-	}
-	if len(names) == 1 {
+// but the index that leads the line. The room for the values is given and returned.
+func (r Record) add(names []string, cell string, leads bool, room []string) []string {
+	switch len(names) {
+	case 0:
+		return room
+	case 1:
 		r[names[0]] = cell
-		return
+		return room
 	}
-	values := Values(cell)
+	values := AppendValues(room[:0], cell)
+	room = values
 	if more := len(values) - len(names); more > 0 {
 		at := slices.IndexFunc(names, func(n string) bool { return strings.EqualFold(n, "name") })
 		if at < 0 {
@@ -161,6 +210,7 @@ func (r Record) add(names []string, cell string, leads bool) {
 			r[n] = values[i]
 		}
 	}
+	return room
 }
 
 // units that some tools print apart from their numbers.
@@ -183,77 +233,100 @@ func numeric(word string) bool {
 	return word[0] >= '0' && word[0] <= '9' || word[0] == '-' || word[0] == '[' || strings.Trim(word, "xX") == "" || strings.HasPrefix(word, "N/A") || strings.HasPrefix(word, "NA") || strings.HasPrefix(word, "ERR!")
 }
 
-// Words are the words of a line, with those in brackets, such as "[Not Supported]", taken as one.
-func Words(line string) []string {
-	words := strings.Fields(line)
-	for i := 0; i < len(words); i++ {
-		end := i
-		for strings.Contains(words[i], "[") && end+1 < len(words) && end-i < 3 && !strings.Contains(words[end], "]") {
-			end++
+// appendFields appends the words of a line, up to a number that no real one has.
+func appendFields(words []string, line string) []string {
+	for w := range strings.FieldsSeq(line) {
+		if len(words) >= maxColumns {
+			break
 		}
-		if end > i && strings.Contains(words[end], "]") {
-			words = slices.Replace(words, i, end+1, strings.Join(words[i:end+1], " "))
-		}
+		words = append(words, w)
 	}
 	return words
 }
 
-// Values splits the text of a cell at its blanks, but keeps a number with its unit, and "used / total", together, also where
-// one of the two is blank.
-func Values(cell string) []string {
-	words := Words(cell)
-	values := make([]string, 0, len(words))
-	for i, w := range words {
-		last := len(values) - 1
-		switch {
-		case last < 0:
-			values = append(values, w)
-		case strings.HasSuffix(values[last], "/") && (len(values[last]) > 1 || numeric(w)),
-			numeric(values[last]) && (isUnit(w) || w == "/" && (i+1 == len(words) || numeric(words[i+1])) || len(w) > 1 && w[0] == '/' && numeric(w[1:])):
-			values[last] += w
-		default:
-			values = append(values, w)
-		}
+// AppendWords appends the words of a line, with those in brackets, such as "[Not Supported]", taken as one.
+func AppendWords(words []string, line string) []string {
+	from := len(words)
+	words = appendFields(words, line)
+	if !strings.Contains(line, "[") {
+		return words
 	}
-	return values
+	kept := from
+	for i := from; i < len(words); i++ {
+		end := i
+		for strings.Contains(words[i], "[") && end+1 < len(words) && end-i < 3 && !strings.Contains(words[end], "]") {
+			end++
+		}
+		if words[kept] = words[i]; end > i && strings.Contains(words[end], "]") {
+			words[kept] = strings.Join(words[i:end+1], " ")
+			i = end
+		}
+		kept++
+	}
+	return words[:kept]
 }
 
-// Aligned reads a table without bars: a header line that begins with one of the keys, and lines of as many values
-// that begin with an index. It ends at a line of another kind.
-func Aligned(out string, keys ...string) []Record {
-	var header []string
-	var records []Record
-	for line := range strings.Lines(out) {
-		if len(records) >= maxRecords {
-			break
+// AppendValues appends the values in the text of a cell, which blanks part, but keeps a number with its unit, "used /
+// total", also where one of the two is blank, and what commas part, such as "NPS1, SPX, 0", together.
+func AppendValues(values []string, cell string) []string {
+	from := len(values)
+	words := AppendWords(values, cell)
+	kept := from
+	for i := from; i < len(words); i++ {
+		w, last := words[i], ""
+		if kept > from {
+			last = words[kept-1]
 		}
-		if Border(line) || strings.TrimSpace(line) == "" {
+		if last != "" && (strings.HasSuffix(last, ",") || strings.HasSuffix(last, "/") && (len(last) > 1 || numeric(w)) ||
+			numeric(last) && (isUnit(w) || w == "/" && (i+1 == len(words) || numeric(words[i+1])) || len(w) > 1 && w[0] == '/' && numeric(w[1:]))) {
+			words[kept-1] += w
 			continue
 		}
-		if startsWith(strings.TrimSpace(line), keys) {
-			if names := Names(line); len(names) > 1 {
-				header = names
+		words[kept] = w
+		kept++
+	}
+	return words[:kept]
+}
+
+// Values are the values in the text of a cell, see AppendValues.
+func Values(cell string) []string { return AppendValues(nil, cell) }
+
+// Aligned reads a table without bars: a header line that begins with one of the keys, and lines of as many values
+// that begin with an index. Lines of another kind are passed over.
+func Aligned(out string, keys ...string) iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		var header, values []string
+		record, records := Record{}, 0
+		for line := range strings.Lines(out) {
+			trimmed := strings.TrimSpace(line)
+			if trimmed == "" || Border(line) {
 				continue
 			}
+			if startsWith(trimmed, keys) {
+				if values = appendNames(values[:0], line); len(values) > 1 {
+					header = append(header[:0], values...)
+					continue
+				}
+			}
+			if len(header) == 0 || !digit(trimmed[0]) {
+				continue
+			}
+			if values = AppendValues(values[:0], line); Whole(values[0]) == nil {
+				continue
+			}
+			if len(values) != len(header) {
+				values = appendNames(values[:0], line)
+			}
+			if len(values) != len(header) {
+				continue
+			}
+			clear(record)
+			for i, n := range header {
+				record[n] = values[i]
+			}
+			if records++; !yield(record) || records == maxRecords {
+				return
+			}
 		}
-		if header == nil {
-			continue
-		}
-		values := Values(line)
-		if len(values) == 0 || Whole(values[0]) == nil {
-			continue
-		}
-		if len(values) != len(header) {
-			values = Names(line)
-		}
-		if len(values) != len(header) {
-			continue
-		}
-		r := Record{}
-		for i, n := range header {
-			r[n] = values[i]
-		}
-		records = append(records, r)
 	}
-	return records
 }

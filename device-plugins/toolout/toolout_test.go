@@ -1,6 +1,10 @@
 package toolout_test
 
 import (
+	"encoding/json"
+	"iter"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,7 +133,7 @@ func TestBoxed(t *testing.T) {
 		// Which of two values is missing cannot be told: both are unknown.
 		{"NPU": "1", "Name": "910", "Power(W)": "", "Temp(C)": "", "Chip": "0", "Memory-Usage(MB)": "", "HBM-Usage(MB)": ""},
 	}
-	if diff := cmp.Diff(want, toolout.Boxed(out, "NPU")); diff != "" {
+	if diff := cmp.Diff(want, collect(toolout.Boxed(out, "NPU"))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -164,16 +168,25 @@ func TestAligned(t *testing.T) {
 	t.Parallel()
 	out := "===== Title =====\nGPU  Temp (DieEdge)  AvgPwr  Fan\n0    39.0c           92.0W   0%\n1    28.0c           N/A     0%  surplus\n====\nWARNING: 7 lines\n"
 	want := []toolout.Record{{"GPU": "0", "Temp (DieEdge)": "39.0c", "AvgPwr": "92.0W", "Fan": "0%"}}
-	if diff := cmp.Diff(want, toolout.Aligned(out, "GPU")); diff != "" {
+	if diff := cmp.Diff(want, collect(toolout.Aligned(out, "GPU"))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
+// collect keeps records, each of which is only valid until the next.
+func collect(records iter.Seq[toolout.Record]) []toolout.Record {
+	var all []toolout.Record
+	for r := range records {
+		all = append(all, maps.Clone(r))
+	}
+	return all
+}
+
 func paths(out string) []string {
 	var got []string
-	for _, p := range toolout.Pairs(out) {
+	for p := range toolout.Pairs(out) {
 		if p.Value != "" {
-			got = append(got, p.Path()+"="+p.Value)
+			got = append(got, strings.Join(append(slices.Clone(p.Section), p.Key), "/")+"="+p.Value)
 		}
 	}
 	return got
@@ -205,7 +218,7 @@ func TestPairs_BlankValue(t *testing.T) {
 	if diff := cmp.Diff(want, paths(indented)); diff != "" {
 		t.Errorf("indented (-want +got):\n%s", diff)
 	}
-	for _, p := range toolout.Pairs(indented) {
+	for p := range toolout.Pairs(indented) {
 		if title := p.Key == "Card 0" || p.Key == "Memory" || p.Key == "BUS"; p.Title != title {
 			t.Errorf("%+v: a title %v", p, !title)
 		}
@@ -230,14 +243,80 @@ func TestJSON(t *testing.T) {
 	if !ok {
 		t.Fatal("the value behind the banner is not found")
 	}
-	if got := toolout.String(v, "power draw"); got != "550 W" {
+	if got := v.Text("power draw"); got != "550 W" {
 		t.Errorf("power %q", got)
 	}
-	if toolout.String(v, "name") != "" || toolout.String(v, "n") != "7" || toolout.String(v, "n", "x") != "" {
+	if v.Text("name") != "" || v.Text("n") != "7" || v.Text("n", "x") != "" {
 		t.Error("unknown, number and path")
 	}
 	if _, ok := toolout.JSON("No JSON data to report"); ok {
 		t.Error("text is read as JSON")
+	}
+}
+
+// checkJSON compares what is read of a value with what encoding/json reads of it, where that takes it too.
+func checkJSON(t *testing.T, out string) {
+	t.Helper()
+	v, ok := toolout.JSON(out)
+	if !ok {
+		return
+	}
+	var want any
+	dec := json.NewDecoder(strings.NewReader(string(v)))
+	dec.UseNumber()
+	if dec.Decode(&want) == nil {
+		sameJSON(t, want, v)
+	}
+}
+
+func sameJSON(t *testing.T, want any, v toolout.Value) {
+	t.Helper()
+	switch want := want.(type) {
+	case map[string]any:
+		n := map[string]bool{}
+		for key, one := range v.Fields() {
+			n[key] = true
+			if !v.IsObject() || one == "" {
+				t.Errorf("field %q of %q is %q", key, v, one)
+			}
+		}
+		if len(n) != len(want) {
+			t.Errorf("%d fields of %q, want %d", len(n), v, len(want))
+		}
+	case []any:
+		n := 0
+		for one := range v.Items() {
+			if n < len(want) {
+				sameJSON(t, want[n], one)
+			}
+			n++
+		}
+		if n != len(want) || !v.IsList() {
+			t.Errorf("%d items of %q, want %d", n, v, len(want))
+		}
+	case string:
+		if got := v.Text(); got != toolout.Text(want) {
+			t.Errorf("%q is read as %q", want, got)
+		}
+	case json.Number:
+		if got := v.Text(); got != want.String() {
+			t.Errorf("%s is read as %q", want, got)
+		}
+	}
+}
+
+// What is well formed is found, what is not is no value, and neither takes the stack nor the time of a deep one.
+func TestJSON_Forms(t *testing.T) {
+	t.Parallel()
+	for out, want := range map[string]bool{
+		`{}`: true, `[]`: true, `[ ]`: true, `[{"a": [1, -2.5e3, true, null, "x\"y"]}, {}]`: true, "{\"a\":\n1}": true, `{"a": 1} behind`: true,
+		`[1,]`: false, `{"a"}`: false, `{"a": }`: false, `{a: 1}`: false, `[01]`: false, `[tru]`: false, `["x]`: false, `{"a": 1`: false, "[\"a\nb\"]": false,
+		strings.Repeat("[", 1<<16): false, strings.Repeat("[", 60) + strings.Repeat("]", 60): true, `[-]`: false, `[`: false, `[1 2]`: false,
+	} {
+		if _, ok := toolout.JSON(out); ok != want {
+			t.Errorf("%.60q is read %v", out, ok)
+		}
+		checkJSON(t, out)
 	}
 }
 
@@ -247,18 +326,20 @@ func FuzzReaders(f *testing.F) {
 	f.Add("a: b\n  c: d\n\te\n")
 	f.Add("{\"a\": [1]}")
 	f.Fuzz(func(t *testing.T, out string) {
-		for _, r := range toolout.Boxed(out, "GPU", "NPU") {
+		for r := range toolout.Boxed(out, "GPU", "NPU") {
 			for name := range r {
 				if strings.ContainsAny(name, "|\n") {
 					t.Errorf("column %q", name)
 				}
 			}
 		}
-		toolout.Aligned(out, "GPU", "NPU")
-		toolout.Pairs(out)
-		toolout.JSON(out)
+		collect(toolout.Aligned(out, "GPU", "NPU"))
+		paths(out)
+		checkJSON(t, out)
+		for range toolout.Entries(out) {
+		}
 		toolout.Processes(out, "", 1)
-		toolout.CSV(out, []string{"index"}, "index")
+		collect(toolout.CSV(out, []string{"index"}, "index"))
 		toolout.Usage(out)
 		toolout.PCI(out)
 		if m := toolout.MiB(out, "MiB"); m != nil && *m > 1<<32 {
@@ -275,10 +356,10 @@ func TestCSV(t *testing.T) {
 		{"index": "1", "svi.mode.current": "Enabled", "memory.used": "2 MiB"},
 		{"index": "2", "svi.mode.current": "Enabled", "memory.used": "[N/A]"},
 	}
-	if diff := cmp.Diff(want, toolout.CSV(out, []string{"index", "svi", "used"}, "index")); diff != "" {
+	if diff := cmp.Diff(want, collect(toolout.CSV(out, []string{"index", "svi", "used"}, "index"))); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if got := toolout.CSV("0, Disabled, 1\n", nil, "index"); got != nil {
+	if got := collect(toolout.CSV("0, Disabled, 1\n", nil, "index")); got != nil {
 		t.Errorf("a line without a header is read as %v", got)
 	}
 }
@@ -308,7 +389,7 @@ func TestCSVCells(t *testing.T) {
 		`"a"b", c`:                   {`a"b`, "c"},
 		`"",""`:                      {"", ""},
 	} {
-		if diff := cmp.Diff(want, toolout.CSVCells(in)); diff != "" {
+		if diff := cmp.Diff(want, toolout.AppendCSV(nil, in)); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", in, diff)
 		}
 	}

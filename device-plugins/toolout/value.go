@@ -130,7 +130,10 @@ func MiB(s, bare string) *uint64 {
 
 // Whole reads a number of things, such as an index.
 func Whole(s string) *int {
-	n, err := strconv.Atoi(strings.TrimSpace(s))
+	if s = strings.TrimSpace(s); s == "" || !digit(s[0]) && s[0] != '+' {
+		return nil // most text is none: an error would be made for each
+	}
+	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 || n >= math.MaxInt32 {
 		return nil
 	}
@@ -163,18 +166,26 @@ func Usage(s string) (used, total string) {
 	return used, total
 }
 
-var pciForm = regexp.MustCompile(`^(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])$`)
-
 // PCI brings an address to the kernel's form: 4 digits of domain where they suffice, lower case. It is empty for what
 // is no address, a masked one included.
 func PCI(s string) string {
-	m := pciForm.FindStringSubmatch(strings.ToLower(Text(s)))
-	if m == nil {
+	const place = "00:00.0"
+	s = Text(s)
+	if len(s) < len(place) {
 		return ""
 	}
-	domain := strings.TrimLeft(m[1], "0")
-	for len(domain) < 4 {
-		domain = "0" + domain
+	domain, at := s[:len(s)-len(place)], s[len(s)-len(place):]
+	if !hex(at[:2]) || at[2] != ':' || !hex(at[3:5]) || at[5] != '.' || !hex(at[6:]) {
+		return ""
 	}
-	return domain + ":" + m[2] + ":" + m[3] + "." + m[4]
+	if domain != "" {
+		digits, parted := strings.CutSuffix(domain, ":")
+		if !parted || digits == "" || len(digits) > 8 || !hex(digits) {
+			return ""
+		}
+		domain = strings.TrimLeft(digits, "0")
+	}
+	return strings.ToLower("0000"[min(len(domain), 4):] + domain + ":" + at)
 }
+
+func hex(s string) bool { return strings.Trim(s, "0123456789abcdefABCDEF") == "" }

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"errors"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 var ErrNoMatrix = errors.New("there is no matrix of links in what the tool printed")
 
 // maxColumns bounds a matrix. The largest real one has 54 columns.
-const maxColumns = 512
+const maxColumns = 128
 
 var (
 	escapes   = regexp.MustCompile(`\x1b\[[0-9;]*[A-Za-z]`)
@@ -21,12 +22,15 @@ var (
 	pciLabel  = regexp.MustCompile(`^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$`)
 	nicLabel  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]*(_[a-z0-9]+)*_?\d+[a-z0-9]*$`)
 	nicIndex  = regexp.MustCompile(`^NIC\d+$`)
-	nicLegend = regexp.MustCompile(`(?m)^[ \t]*(NIC\d+):[ \t]+(\S+)[ \t\r]*$`)
+	nicLegend = regexp.MustCompile(`^[ \t]*(NIC\d+):[ \t]+(\S+)[ \t\r\n]*$`)
 	cpuList   = regexp.MustCompile(`^\d+(-\d+)?(,\d+(-\d+)?)*$`)
 )
 
 // titles are the columns that follow the links, in this order; older tools print fewer of them.
 var titles = []string{"CPU Affinity", "NUMA Affinity", "GPU NUMA ID"}
+
+// mostTitleWords is more words than the titles have.
+const mostTitleWords = 16
 
 // toolWords are the words of a matrix that are not our own in lower case. Sources: the legend that nvidia-smi prints,
 // also that of old versions (SOC); the constants of aclrtGetDevicesTopo; the link types of rocm-smi and amd-smi.
@@ -43,12 +47,15 @@ var counted = regexp.MustCompile(`^([A-Z]+)(\d+)$`)
 // labels, never by offset; colours, legends and text around the matrix are passed over; a row that does not show itself
 // in its own column is not believed, nor a link of which the two rows disagree. Cards are named by the tool's label.
 func ParseMatrix(text string) (Graph, error) {
-	text = escapes.ReplaceAllString(text, "")
-	g, ok := matrix(strings.Split(text, "\n"), "X")
+	g, ok := matrix(lines(text), "X")
 	if !ok {
 		return Graph{}, ErrNoMatrix
 	}
-	for _, found := range nicLegend.FindAllStringSubmatch(text, -1) {
+	for line := range lines(text) {
+		found := nicLegend.FindStringSubmatch(line)
+		if found == nil {
+			continue
+		}
 		if v, known := g.vertices[found[1]]; known && v.Kind == NIC {
 			v.Name = found[2]
 			g.vertices[v.ID] = v
@@ -57,27 +64,49 @@ func ParseMatrix(text string) (Graph, error) {
 	return g, nil
 }
 
-// matrix reads the first matrix in the lines. The words of self are what a row shows in its own column.
-func matrix(lines []string, self ...string) (Graph, bool) {
-	for i, line := range lines {
-		h, ok := parseHeader(line)
-		if !ok {
-			continue
-		}
-		var rows []row
-		for _, body := range lines[i+1:] {
-			if _, next := parseHeader(body); next {
-				break
+// lines are the lines of a text without their colours.
+func lines(text string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, "\x1b") {
+				line = escapes.ReplaceAllString(line, "")
 			}
-			if r, ok := h.parseRow(body, self); ok {
-				rows = append(rows, r)
+			if !yield(line) {
+				return
 			}
-		}
-		if len(rows) > 0 {
-			return h.graph(rows), true
 		}
 	}
-	return Graph{}, false
+}
+
+// matrix reads the first matrix in the lines. The words of self are what a row shows in its own column.
+func matrix(lines iter.Seq[string], self ...string) (Graph, bool) {
+	var h header
+	var rows []row
+	var words []string
+	for line := range lines {
+		words = fields(words[:0], line)
+		if next, ok := parseHeader(words); ok {
+			if len(rows) > 0 {
+				break
+			}
+			h = next
+		} else if r, ok := h.parseRow(line, words, self); ok && len(rows) < 2*maxColumns {
+			rows = append(rows, r)
+		}
+	}
+	return h.graph(rows), len(rows) > 0
+}
+
+// maxWords bounds what is taken of one line: a label, the links, and what is said of the card.
+const maxWords = 2 * maxColumns
+
+func fields(words []string, line string) []string {
+	for w := range strings.FieldsSeq(line) {
+		if words = append(words, w); len(words) == maxWords {
+			break
+		}
+	}
+	return words
 }
 
 // header is the first line of a matrix.
@@ -86,13 +115,16 @@ type header struct {
 	titles []string
 }
 
-func parseHeader(line string) (header, bool) {
-	words := strings.Fields(line)
-	var h header
-	for len(words) > 0 && label(words[0]) && len(h.labels) < maxColumns {
-		h.labels, words = append(h.labels, words[0]), words[1:]
+func parseHeader(words []string) (header, bool) {
+	n := 0
+	for n < min(len(words), maxColumns) && label(words[n]) {
+		n++
 	}
-	rest := strings.Join(words, " ")
+	if n == 0 {
+		return header{}, false
+	}
+	h := header{labels: slices.Clone(words[:n])}
+	rest := strings.Join(words[n:min(len(words), n+mostTitleWords)], " ")
 	for _, title := range titles {
 		if after, ok := strings.CutPrefix(rest, title); ok {
 			h.titles, rest = append(h.titles, title), strings.TrimSpace(after)
@@ -105,19 +137,21 @@ func card(word string) bool { return cardLabel.MatchString(word) || pciLabel.Mat
 
 // label tells whether a word can name a column: it has a number in it, and is no link such as NV18.
 func label(word string) bool {
-	if _, isLink := parseWord(word); isLink {
+	if card(word) {
+		return true
+	}
+	if !nicLabel.MatchString(word) {
 		return false
 	}
-	return card(word) || nicLabel.MatchString(word)
+	_, isLink := parseWord(word)
+	return !isLink
 }
 
 func distinct(words []string) bool {
-	seen := map[string]bool{}
-	for _, w := range words {
-		if seen[w] {
+	for i, w := range words {
+		if slices.Contains(words[:i], w) {
 			return false
 		}
-		seen[w] = true
 	}
 	return true
 }
@@ -147,8 +181,7 @@ type row struct {
 	numa  *int
 }
 
-func (h header) parseRow(line string, self []string) (row, bool) {
-	words := strings.Fields(line)
+func (h header) parseRow(line string, words, self []string) (row, bool) {
 	n := len(h.labels)
 	if len(words) <= n {
 		return row{}, false
@@ -157,7 +190,7 @@ func (h header) parseRow(line string, self []string) (row, bool) {
 	if own < 0 || !slices.Contains(self, words[own+1]) {
 		return row{}, false
 	}
-	r := row{label: words[0], cells: words[1 : n+1]}
+	r := row{label: words[0], cells: slices.Clone(words[1 : n+1])}
 	facts := h.facts(line, words[n+1:])
 	if cpus := facts[titles[0]]; cpuList.MatchString(cpus) {
 		r.cpus = cpus
@@ -169,7 +202,7 @@ func (h header) parseRow(line string, self []string) (row, bool) {
 // facts reads the cells after the links. Where the tool's tabs are still there they tell which cells are empty; where
 // they are lost, the cells are only believed when there is one for each title.
 func (h header) facts(line string, words []string) map[string]string {
-	if cells := strings.Split(strings.TrimRight(line, "\r\n"), "\t"); len(cells) > len(h.labels)+1 {
+	if cells := strings.SplitN(strings.TrimRight(line, "\r\n"), "\t", maxWords); len(cells) > len(h.labels)+1 {
 		words = cells[len(h.labels)+1:]
 	} else if len(words) != len(h.titles) {
 		return nil

@@ -26,10 +26,13 @@ func ParseNVLinks(text string) []NVLinks {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if found := nvlinkCard.FindStringSubmatch(line); found != nil {
+			if len(cards) == maxColumns {
+				break
+			}
 			cards = append(cards, NVLinks{Label: "GPU" + found[1], UUID: found[2]})
 			continue
 		}
-		if found := nvlinkLine.FindStringSubmatch(line); found != nil && len(cards) > 0 {
+		if found := nvlinkLine.FindStringSubmatch(line); found != nil && len(cards) > 0 && len(cards[len(cards)-1].GBps) < maxColumns {
 			last := &cards[len(cards)-1]
 			last.GBps = append(last.GBps, bandwidth(found[1]))
 		}

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -18,7 +19,7 @@ func ParseROCm(text string) (Graph, error) {
 	var links []string
 	numa := map[string]*int{}
 	title := ""
-	for line := range strings.Lines(escapes.ReplaceAllString(text, "")) {
+	for line := range lines(text) {
 		line = strings.TrimSpace(line)
 		if found := rocmTitle.FindStringSubmatch(line); found != nil {
 			title = strings.ToLower(found[1])
@@ -28,14 +29,14 @@ func ParseROCm(text string) (Graph, error) {
 			title = strings.ToLower(found[1])
 			continue
 		}
-		if strings.HasPrefix(title, "link type") {
+		if strings.HasPrefix(title, "link type") && len(links) < 4*maxColumns {
 			links = append(links, line)
 		}
-		if found := rocmNUMA.FindStringSubmatch(line); found != nil {
+		if found := rocmNUMA.FindStringSubmatch(line); found != nil && len(numa) < maxColumns {
 			numa[found[1]+found[2]] = numaNode(found[3])
 		}
 	}
-	g, ok := matrix(links, "0", "SELF")
+	g, ok := matrix(slices.Values(links), "0", "SELF")
 	if !ok {
 		return Graph{}, ErrNoMatrix
 	}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
-	"github.com/heteroflow/heteroflow/device-plugins/device/detectortest"
 	"github.com/heteroflow/heteroflow/device-plugins/topology"
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -231,42 +230,5 @@ func Fuzz(f *testing.F, spec brand.Spec, parse func(string) brand.Reading) {
 		if diff := cmp.Diff(cards, parse(out).Offer(spec)); diff != "" {
 			t.Errorf("two readings of one text differ:\n%s", diff)
 		}
-	})
-}
-
-// size is that of the hostile texts that parsers are measured on: as much as is kept of a tool's output.
-const size = 1 << 20
-
-// Benchmark measures a parser on 1 MiB of hostile text: everything recorded, over and over, and cards without end.
-func Benchmark(b *testing.B, parse func(string) brand.Reading) {
-	b.Helper()
-	files, err := filepath.Glob(filepath.Join("testdata", "*.*"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	for _, file := range files {
-		if !strings.HasSuffix(file, ".md") {
-			OverAndOver(b, filepath.Base(file), Recorded(b, filepath.Base(file)), func(text string) { parse(text) })
-		}
-	}
-	var text strings.Builder
-	for i := 0; text.Len() < size; i++ {
-		fmt.Fprintf(&text, "GPU[%d] : VRAM Total Memory (B): %d\n", i, i)
-	}
-	OverAndOver(b, "cards without end", text.String(), func(text string) { parse(text) })
-}
-
-// OverAndOver measures a parser on 1 MiB of one text, over and over. It reports the processor time of one call, that of
-// the collection of what it leaves behind included.
-func OverAndOver(b *testing.B, name, body string, parse func(string)) {
-	b.Helper()
-	text := strings.Repeat(body+"\n", size/len(body)+1)[:size]
-	b.Run(name, func(b *testing.B) {
-		b.ReportAllocs()
-		before := detectortest.ProcessorTime(b)
-		for b.Loop() {
-			parse(text)
-		}
-		b.ReportMetric(float64((detectortest.ProcessorTime(b)-before).Microseconds())/1000/float64(b.N), "cpu-ms/op")
 	})
 }
