@@ -160,7 +160,7 @@ func (c *call) wait(gate <-chan bool) bool {
 func (c *call) run() {
 	if text := c.seen.Body; len(text) <= 1<<20 {
 		json.Unmarshal(text, &c.ask) //nolint:errcheck // a form has another way to say it
-		c.prompt = len(bytes.Fields(text))
+		c.prompt = len(bytes.Fields(text)) + c.b.Cached
 	}
 	if c.b.Model == "" {
 		c.b.Model = c.ask.Model
