@@ -304,6 +304,9 @@ type Decision struct {
 	Reason     *string     `json:"reason,omitempty"`
 	ReasonCode *string     `json:"reason_code,omitempty"`
 
+	// Suggestions Changes of the job, the smallest first, with each of which it would start now; each was tried. Only of what would be decided now
+	Suggestions []Suggestion `json:"suggestions"`
+
 	// Switches Cards whose form would be switched for it
 	Switches []FormSwitch `json:"switches"`
 }
@@ -791,6 +794,17 @@ type ReservationState string
 type ReservationList struct {
 	Items      []Reservation `json:"items"`
 	NextCursor *string       `json:"next_cursor,omitempty"`
+}
+
+// Suggestion defines model for Suggestion.
+type Suggestion struct {
+	// Field Of the job: memory, compute, cards, count, qos, model, vendor, cpu, constraint, …
+	Field string  `json:"field"`
+	From  string  `json:"from"`
+	Group *string `json:"group,omitempty"`
+	Task  *string `json:"task,omitempty"`
+	Text  string  `json:"text"`
+	To    string  `json:"to"`
 }
 
 // Units Instances that Nomad counts; one for a whole card, memory slices for a shared one

@@ -143,6 +143,36 @@ func BenchmarkDecide1000x8(b *testing.B) {
 	}
 }
 
+// BenchmarkExplain is a refusal with the smallest changes that would start the job, each of them tried, in processor
+// time of the worst question.
+func BenchmarkExplain(b *testing.B) {
+	all := questions()
+	took := make([][]time.Duration, len(all))
+	e := New(Config{})
+	tried := 0
+	for b.Loop() {
+		for i, q := range all {
+			if q.want != "" {
+				runtime.LockOSThread()
+				began := processorTime(b)
+				e.Decide(q.s, q.r)
+				tried += len(e.Suggest(q.s, q.r))
+				took[i] = append(took[i], processorTime(b)-began)
+				runtime.UnlockOSThread()
+			}
+		}
+	}
+	worst := 0.0
+	for _, t := range took {
+		if len(t) > 0 {
+			worst = max(worst, milliseconds(slices.Max(t)))
+		}
+	}
+	b.ReportMetric(float64(tried)/float64(b.N), "suggestions")
+	b.ReportMetric(worst, "worst-ms")
+	b.ReportMetric(0, "ns/op")
+}
+
 // decide answers the question and says what processor time that took.
 func (q question) decide(b *testing.B, e *Engine) time.Duration {
 	runtime.LockOSThread()

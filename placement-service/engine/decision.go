@@ -15,6 +15,8 @@ type Decision struct {
 	Refusal  *Refusal `json:"refusal,omitempty"` // nil when Placed
 	Scores   []Score  `json:"scores,omitempty"`  // of the chosen places, for the audit
 	Faults   []Fault  `json:"faults,omitempty"`  // plugins that failed meanwhile
+	// Suggestions are changes with which a refused request would start now; Decide looks for none.
+	Suggestions []Suggestion `json:"suggestions,omitempty"`
 }
 
 // GroupPlan is where one group may run and what its tasks take there. All allocations of a group share one

@@ -62,7 +62,7 @@ func (s *server) pastDecision(d store.Decision) (api.Decision, error) {
 }
 
 func (s *server) decisionOf(d engine.Decision) api.Decision {
-	out := api.Decision{Counts: []api.ReasonCount{}, Placements: []api.Placement{}, Switches: []api.FormSwitch{}}
+	out := api.Decision{Counts: []api.ReasonCount{}, Placements: []api.Placement{}, Switches: []api.FormSwitch{}, Suggestions: []api.Suggestion{}}
 	switch {
 	case d.Placed:
 		out.Outcome, out.Reason = "placed", ref(d.Rounded())
@@ -78,6 +78,9 @@ func (s *server) decisionOf(d engine.Decision) api.Decision {
 		for _, c := range d.Refusal.Counts {
 			out.Counts = append(out.Counts, api.ReasonCount{Code: string(c.Code), Nodes: c.Nodes, Example: ref(c.Example)})
 		}
+	}
+	for _, sg := range d.Suggestions {
+		out.Suggestions = append(out.Suggestions, api.Suggestion{Field: sg.Field, Group: ref(sg.Group), Task: ref(sg.Task), From: sg.From, To: sg.To, Text: sg.Sentence})
 	}
 	for _, sw := range d.Switches {
 		out.Switches = append(out.Switches, api.FormSwitch{NodeID: sw.NodeID, CardUUID: sw.CardUUID, Form: string(sw.To)})

@@ -50,6 +50,8 @@ func TestShares_ThirdWaitsAndStartsWhenRoomAppears(t *testing.T) {
 	explain := s.tree("/api/v1/jobs/third/explain")
 	if now := explain["now"].(map[string]any); now["outcome"] != "waiting" || !strings.Contains(now["reason"].(string), "50 GiB") {
 		t.Errorf("explanation is %v", now)
+	} else if first := now["suggestions"].([]any); len(first) == 0 || first[0].(map[string]any)["to"] != "40 GiB" {
+		t.Errorf("suggestions are %v, want 40 GiB of memory first", first)
 	}
 
 	if _, _, err := s.nomad.Jobs().Deregister("first", false, nil); err != nil {

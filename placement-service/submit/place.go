@@ -97,8 +97,10 @@ func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 
 // placeGroups is place for some groups, whether or not they have a running decision.
 func (s *Submitter) placeGroups(ctx context.Context, p placing, groups []string) (placed, error) {
-	s.deciding.Lock()
-	defer s.deciding.Unlock()
+	if p.row != nil { // who only asks takes nothing, and waits for nobody
+		s.deciding.Lock()
+		defer s.deciding.Unlock()
+	}
 	for try := range placeTries {
 		result, err := s.placeOnce(ctx, p, groups)
 		var full *store.NoRoomError
@@ -146,7 +148,7 @@ func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (p
 		}
 	}
 	request, kept, given := s.ask(p, stale, open)
-	decision, err := s.decide(ctx, p.key, request, given)
+	decision, err := s.decide(ctx, p.key, request, given, p.row == nil)
 	if err != nil {
 		return placed{}, err
 	}
@@ -251,8 +253,9 @@ func confirmed(claims, open []store.Claim) []store.Claim {
 	return claims
 }
 
-// decide asks the engine on the current snapshot. A refusal is only believed when the ledger was read for it.
-func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Request, given []store.Claim) (engine.Decision, error) {
+// decide asks the engine on the current snapshot, and if wanted for what would start a refused request. A refusal is
+// only believed when the ledger was read for it.
+func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Request, given []store.Claim, suggest bool) (engine.Decision, error) {
 	for {
 		taken, cached, err := s.Ledger.Taken(ctx)
 		if err != nil {
@@ -274,6 +277,9 @@ func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Reque
 			s.log.Error("a placement plugin failed", "plugin", f.Plugin, "job_id", key.ID, "panic", f.Text)
 		}
 		if d.Placed || !cached {
+			if suggest && !d.Placed && len(d.Switches) == 0 {
+				d.Suggestions = s.Engine().Suggest(snapshot, r)
+			}
 			return d, nil
 		}
 		s.Ledger.Invalidate()

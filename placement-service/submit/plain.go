@@ -32,7 +32,7 @@ func (s *Submitter) openForms(ctx context.Context, key watch.JobKey) (done bool,
 	if !ok {
 		return true, nil
 	}
-	decision, err := s.decide(ctx, key, request, nil)
+	decision, err := s.decide(ctx, key, request, nil, false)
 	if err != nil {
 		return false, databaseError(err)
 	}

@@ -58,9 +58,17 @@ func (s *Submitter) Plan(ctx context.Context, caller Caller, env Tree) (Tree, er
 	if found.job == nil {
 		answer["FailedTGAllocs"] = FailedGroups(found.request, refusalOf(found))
 		warnings, _ := answer["Warnings"].(string)
-		answer["Warnings"] = Warnings(warnings, "The job would wait in HeteroFlow's queue: "+refusalOf(found).Sentence)
+		answer["Warnings"] = Warnings(warnings, "The job would wait in HeteroFlow's queue: "+refusalOf(found).Sentence+suggested(found.decision))
 	}
 	return answer, nil
+}
+
+// suggested is the smallest change that would start a job, behind the reason why it waits.
+func suggested(d *engine.Decision) string {
+	if d == nil || len(d.Suggestions) == 0 {
+		return ""
+	}
+	return "; " + d.Suggestions[0].Sentence
 }
 
 // FailedGroups says in Nomad's words why groups do not fit: the sentence stands where Nomad's clients print what a

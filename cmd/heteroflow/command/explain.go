@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -92,6 +93,13 @@ func (c *command) printDecision(out *output, title string, d *client.Decision) e
 		t := table{{"Nodes", "Fell out for", "Example"}}
 		for _, n := range d.Counts {
 			t.row(strconv.Itoa(n.Nodes), n.Code, dash(text(n.Example)))
+		}
+		b.WriteString("\n" + t.String())
+	}
+	if len(d.Suggestions) > 0 {
+		t := table{{"Would start now with", "Instead of", "In"}}
+		for _, s := range d.Suggestions {
+			t.row(s.Field+" = "+s.To, s.From, dash(cmp.Or(text(s.Task), text(s.Group))))
 		}
 		b.WriteString("\n" + t.String())
 	}

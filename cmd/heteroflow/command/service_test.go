@@ -66,8 +66,8 @@ func TestConnection_WhatCanBeWrong(t *testing.T) {
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	body := `{"job":{"id":"llm","namespace":"default","tenant":"research","user":"u","state":"waiting","priority":50,"queue_position":1,"queued_at":"2026-01-01T00:00:00Z","created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z","reason":"needs 50 GiB on one card","placements":[]},
-"now":{"outcome":"waiting","at":"2026-01-01T00:00:00Z","reason_code":"no_room","reason":"needs 50 GiB on one card: the best has 40 GiB","counts":[{"code":"memory","nodes":2,"example":"gpu-1: 40 GiB free"}],"placements":[],"switches":[{"node_id":"12345678-9","card_uuid":"GPU-1","form":"shared"}]},
-"history":[{"outcome":"waiting","at":"2026-01-01T00:00:00Z","reason":"needs 50 GiB on one card","counts":[],"placements":[],"switches":[]}]}`
+"now":{"outcome":"waiting","at":"2026-01-01T00:00:00Z","reason_code":"no_room","reason":"needs 50 GiB on one card: the best has 40 GiB","counts":[{"code":"memory","nodes":2,"example":"gpu-1: 40 GiB free"}],"placements":[],"switches":[{"node_id":"12345678-9","card_uuid":"GPU-1","form":"shared"}],"suggestions":[{"field":"memory","task":"vllm","from":"50 GiB","to":"40 GiB","text":"it would start now with memory = 40 GiB instead of 50 GiB in task vllm"}]},
+"history":[{"outcome":"waiting","at":"2026-01-01T00:00:00Z","reason":"needs 50 GiB on one card","counts":[],"placements":[],"switches":[],"suggestions":[]}]}`
 	f := newFake(t, map[string]any{"GET /api/v1/jobs/llm/explain": body})
 	golden(t, "explain", f.call(t, nil, "explain", "llm"))
 	answers := map[string]any{
