@@ -1,7 +1,6 @@
 package driver
 
 import (
-	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/task-driver/share"
 	"github.com/heteroflow/heteroflow/task-driver/share/amd"
 	"github.com/heteroflow/heteroflow/task-driver/share/ascend"
@@ -31,6 +30,6 @@ func newBackends(h share.Host, s settings) []share.Backend {
 		ascend.NewSlices(h),
 		kunlunxin.New(h),
 		amd.New(h),
-		bronze.New(h, map[accel.Vendor]bronze.Reader{accel.NVIDIA: bronze.NVIDIA{Tool: h.Tool}}, bronze.Options{Overuse: s.overuse}),
+		bronze.New(h, bronze.Readers(h), bronze.Options{Overuse: s.overuse}),
 	}
 }

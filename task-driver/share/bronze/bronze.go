@@ -80,8 +80,8 @@ func (b *Backend) Describe() share.Isolation {
 	return share.Isolation{
 		QoS: accel.Bronze, Memory: share.Watched, Compute: share.NotAtAll, Faults: share.NotAtAll, Sight: share.NotAtAll,
 		Forms:    []accel.Form{accel.Shared},
-		Limits:   "Not isolated. A task that takes more memory than it was given is seen within 10 s where the brand's tool tells what each process holds (so far nvidia), and warned or stopped; its neighbours may have failed by then.",
-		LimitsZH: "无隔离。仅在厂商工具能给出每个进程占用时（目前为 nvidia），10 秒内可发现超用显存的任务并警告或停止；此前邻居可能已经失败。",
+		Limits:   "Not isolated. A task that takes more memory than it was given is seen within 10 s where the brand tells what each process holds (nvidia, amd, ascend, cambricon, iluvatar, intel, kunlunxin, metax, mthreads), and warned or stopped; its neighbours may have failed by then. Of hygon only the card's use is told: all its tasks are warned together. Of biren and enflame nothing is.",
+		LimitsZH: "无隔离。仅在能得知每个进程占用的品牌（nvidia、amd、ascend、cambricon、iluvatar、intel、kunlunxin、metax、mthreads）上，10 秒内可发现超用显存的任务并警告或停止；此前邻居可能已经失败。hygon 只能得知整卡占用：同卡任务一起收到警告。biren 和 enflame 无从得知。",
 	}
 }
 
@@ -115,6 +115,8 @@ func (b *Backend) agreement(a share.Ask) string {
 	switch {
 	case b.readers[a.Vendor] == nil:
 		text += "; nothing on this node tells what its processes hold, so that it is not watched"
+	case onlyCards(b.readers[a.Vendor]):
+		text += "; its brand tells what the card holds and not who does: when that is more than all were given, all are warned"
 	case b.overuse == Stop:
 		text += "; a task that takes more is stopped"
 	default:

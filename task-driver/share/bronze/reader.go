@@ -13,17 +13,28 @@ import (
 	"github.com/heteroflow/heteroflow/task-driver/share"
 )
 
-// Use is what one process holds of one card.
+// Use is what one process holds of one card, or all of them together.
 type Use struct {
 	Card      string // UUID
-	PID       int    // on the host
+	PID       int    // on the host; 0: the whole card, of which it is not told who holds what
 	MemoryMiB *uint64
 }
 
-// Reader tells what processes hold of cards of one brand. It is read every few seconds while bronze shares are held.
+// Reader tells what processes hold of cards of one brand, or what is held of the cards. It is read every few seconds while bronze shares are held.
 type Reader interface {
-	// Uses are the processes on these cards, and may be those on others. A process whose memory is not told has nil.
+	// Uses are the processes on these cards, and may be those on others, or the cards themselves. Memory that is not told is nil.
 	Uses(ctx context.Context, cards []grant.Card) ([]Use, error)
+}
+
+// CardReader is a Reader of a brand that tells what its cards hold, and not who holds it.
+type CardReader interface {
+	Reader
+	OnlyCards()
+}
+
+func onlyCards(r Reader) bool {
+	_, only := r.(CardReader)
+	return only
 }
 
 // NVIDIA reads nvidia-smi.

@@ -84,6 +84,10 @@ func (w *watch) look(ctx context.Context, live map[share.ID]share.Ask) {
 			continue
 		}
 		for _, a := range asks {
+			if held, whole := wholeCard(uses, a.Card.UUID); whole {
+				w.judgeCard(a, asks, held)
+				continue
+			}
 			w.judge(ctx, a, uses)
 		}
 	}
@@ -98,7 +102,7 @@ func (w *watch) read(ctx context.Context, v accel.Vendor, cards []grant.Card) ([
 // judge holds one share against what its processes hold.
 func (w *watch) judge(ctx context.Context, a share.Ask, uses []Use) {
 	if !slices.ContainsFunc(uses, func(u Use) bool { return u.Card == a.Card.UUID }) {
-		w.verdict(a, 0)
+		w.verdict(a, 0, a.MemoryMiB, "", w.b.overuse)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -114,30 +118,54 @@ func (w *watch) judge(ctx context.Context, a share.Ask, uses []Use) {
 			held += *u.MemoryMiB
 		}
 	}
-	w.verdict(a, held)
+	w.verdict(a, held, a.MemoryMiB, fmt.Sprintf("card %s: the task holds %s (%d MiB) and was given %s (%d MiB)",
+		a.Card.UUID, accel.FormatMiB(held), held, accel.FormatMiB(a.MemoryMiB), a.MemoryMiB), w.b.overuse)
 }
 
-// verdict warns or stops.
-func (w *watch) verdict(a share.Ask, held uint64) {
+// wholeCard is what a card holds where it is not told who does.
+func wholeCard(uses []Use, card string) (*uint64, bool) {
+	for _, u := range uses {
+		if u.Card == card && u.PID == 0 {
+			return u.MemoryMiB, true
+		}
+	}
+	return nil, false
+}
+
+// judgeCard holds a card against all shares by agreement on it. Nobody is stopped: which task takes more is not known.
+func (w *watch) judgeCard(a share.Ask, asks []share.Ask, held *uint64) {
+	var given uint64
+	for _, other := range asks {
+		if other.Card.UUID == a.Card.UUID {
+			given += other.MemoryMiB
+		}
+	}
+	if held == nil {
+		return
+	}
+	w.verdict(a, *held, given, fmt.Sprintf("card %s holds %s (%d MiB), and all shares by agreement on it together were given %s (%d MiB): which task takes more is not told by this brand",
+		a.Card.UUID, accel.FormatMiB(*held), *held, accel.FormatMiB(given), given), Warn)
+}
+
+// verdict warns or stops when more is held than given; text says so.
+func (w *watch) verdict(a share.Ask, held, given uint64, text string, policy Policy) {
 	s := w.seen[a.ID]
 	if s == nil {
 		s = &seen{}
 		w.seen[a.ID] = s
 	}
-	if held <= a.MemoryMiB+toleranceMiB {
+	if held <= given+toleranceMiB {
 		if s.told {
-			w.tasks.Tell(a.TaskID, fmt.Sprintf("card %s: back within its %s", a.Card.UUID, accel.FormatMiB(a.MemoryMiB)))
+			w.tasks.Tell(a.TaskID, fmt.Sprintf("card %s: back within its %s", a.Card.UUID, accel.FormatMiB(given)))
 		}
 		*s = seen{ended: s.ended}
 		return
 	}
 	s.over++
-	text := fmt.Sprintf("card %s: the task holds %s (%d MiB) and was given %s (%d MiB)",
-		a.Card.UUID, accel.FormatMiB(held), held, accel.FormatMiB(a.MemoryMiB), a.MemoryMiB)
 	now := w.b.clock.Now()
 	switch {
 	case s.over < 2 || s.ended:
-	case w.b.overuse == Stop:
+	case policy == Stop:
 		s.ended = true
 		w.tasks.Stop(a.TaskID, text+": it is stopped, as this node's config says; ask for more memory, or lower what the task takes")
 	case !s.told || now.Sub(s.warned) >= warnAgain:
