@@ -231,11 +231,17 @@ func (b *shareBox) own(t *testing.T) {
 // things are what the tools have made, and MPS daemons.
 func (b *shareBox) things(t testing.TB) []string {
 	t.Helper()
-	out, err := exec.Command(b.tool, b.state, "things").Output()
+	out, err := b.says("things")
 	if err != nil {
 		t.Fatalf("what the tools have made: %v", err)
 	}
-	return slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool { return line == "" })
+	return slices.DeleteFunc(strings.Split(out, "\n"), func(line string) bool { return line == "" })
+}
+
+// says is what a tool prints.
+func (b *shareBox) says(args ...string) (string, error) {
+	out, err := exec.Command(b.tool, append([]string{b.state}, args...)...).Output()
+	return string(out), err
 }
 
 // thingsLike are the things that begin so.

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
 )
 
@@ -111,22 +108,4 @@ func (s *suite) nodesOf(alloc string, want []string) {
 	if !same {
 		s.t.Errorf("the container got the nodes %q, want %q", got, want)
 	}
-}
-
-// noContainers checks that this cluster has no container left.
-func (s *suite) noContainers() error {
-	if s.Docker == "" {
-		return nil
-	}
-	docker, err := client.NewClientWithOpts(client.WithHost(s.Docker), client.WithAPIVersionNegotiation())
-	if err != nil {
-		return err
-	}
-	defer docker.Close()
-	label := "io.heteroflow.state_dir=" + filepath.Join(s.Dir, "state")
-	list, err := docker.ContainerList(context.Background(), container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", label))})
-	if err == nil && len(list) > 0 {
-		err = fmt.Errorf("%d containers are left", len(list))
-	}
-	return err
 }

@@ -146,11 +146,6 @@ func TestShares(t *testing.T) {
 						in.shareOf(b, c)
 					})
 				}
-				t.Run("walks", func(t *testing.T) {
-					// Cards that a job was about to get when it was stopped keep their marks for a minute.
-					in := &suite{Cluster: s.For(t), t: t, probe: s.probe, others: true}
-					in.shareWalks(b, kinds)
-				})
 				for _, c := range containerShares {
 					if why := usable(t, docker, c); why != "" {
 						t.Run(c.brand()+" "+c.backend, func(t *testing.T) { t.Skip(why) })

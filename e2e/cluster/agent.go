@@ -230,6 +230,20 @@ func (c *Cluster) StartAgent() {
 	c.Agent = c.run("agent", env, command[0], command[1:]...)
 }
 
+// WipeClient removes all that the agent's client knew while the agent is stopped: its state and the folders of allocations.
+// What runs is left running. The client of a real Nomad comes back as another node.
+func (c *Cluster) WipeClient() {
+	c.t.Helper()
+	c.Agent.Stop()
+	c.unmount()
+	for _, dir := range []string{"client", "alloc"} {
+		if err := os.RemoveAll(filepath.Join(c.Dir, "agent", dir)); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.StartAgent()
+}
+
 // endOrphans ends the programs of this cluster that outlived their parents: Nomad leaves a plugin behind when its
 // agent was killed, and a task's supervisor is meant to outlive everything.
 func (c *Cluster) endOrphans() {

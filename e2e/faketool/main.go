@@ -94,8 +94,11 @@ func do(dir, name string, args []string) (share.Output, error) {
 	if err != nil {
 		return out, err
 	}
-	// What changed nothing need not be done again.
-	if !slices.Equal(before, m.things()) {
+	switch now := m.things(); {
+	case slices.Equal(before, now): // what changed nothing need not be done again
+	case len(now) == 0: // as at the beginning
+		err = os.Remove(m.history)
+	default:
 		err = m.note(name, args)
 	}
 	return out, err
