@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -455,20 +454,4 @@ func TestLock_TwoOfOneProcessAndOfTwo(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock()
-}
-
-func TestExec_BoundByItsContext(t *testing.T) {
-	t.Parallel()
-	out, err := Exec{}.Run(t.Context(), "sh", "-c", "echo out; echo err >&2; exit 3")
-	if err != nil || out != (Output{Stdout: "out\n", Stderr: "err\n", ExitCode: 3}) {
-		t.Errorf("got %+v, %v", out, err)
-	}
-	if _, err := (Exec{}).Run(t.Context(), "heteroflow-no-such-tool"); !errors.Is(err, exec.ErrNotFound) {
-		t.Errorf("got %v", err)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := (Exec{}).Run(ctx, "sh", "-c", "sleep 1000 & wait"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
 }
