@@ -33,6 +33,7 @@ type Config struct {
 	NomadToken  string
 	Anonymous   bool        // calls without a key, for one machine only
 	MaxBody     int64       // bytes; 0 is 64 MiB
+	Spool       string      // folder for usage while the database is away; empty keeps it in memory
 	Rules       relay.Rules // how long backends may take; the zero value is relay's defaults
 	Logger      hclog.Logger
 	Listening   func(addr string) // told once models are served; may be nil
@@ -105,7 +106,7 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	watcher := discover.NewWatcher(registry, c.Logger.Named("discover"))
 	table := route.NewTable(db, watcher, clock.System(), c.Logger.Named("route"))
 	numbers := newMetrics()
-	usage := meter.New(db, c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
+	usage := meter.New(db, c.openSpool(), clock.System(), c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
 	h := &handler{
 		table: table, relay: relay.New(store.NewID()), rules: c.Rules, keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
@@ -142,6 +143,19 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	stopMeter()
 	<-metered
 	return err
+}
+
+// openSpool opens the folder for usage. Without one the gateway does its work all the same.
+func (c Config) openSpool() *meter.Spool {
+	if c.Spool == "" {
+		return nil
+	}
+	spool, err := meter.OpenSpool(c.Spool, 0)
+	if err != nil {
+		c.Logger.Warn("usage is kept in memory alone while the database is away", "error", err)
+		return nil
+	}
+	return spool
 }
 
 func (c Config) registry() (discover.Registry, error) {
