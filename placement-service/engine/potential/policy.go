@@ -1,0 +1,137 @@
+package potential
+
+import "math"
+
+// setting is how much each part of the potential counts.
+type setting struct {
+	usable  float64 // part of FGD's usable room in the potential, the rest is fill
+	slots   float64 // of the prices of places for several cards
+	named   float64 // of a model's load by requests that name it, on every thousandth taken from it
+	quantum float64 // costs are whole multiples of it; nearly equal ones leave the choice to the number of the node
+}
+
+// While a cluster fills up, the best use of each node is what counts. Once requests leave about as fast as they come,
+// room for the rarer ones must be kept together: packing in the fixed order of nodes does that, and places where much
+// is asked for are dear.
+var (
+	filling  = setting{usable: 0.05, slots: 0.1, named: 0.6, quantum: 0}
+	churning = setting{usable: 0.5, slots: 1, named: 1.5, quantum: 20}
+)
+
+const (
+	levels      = 4   // steps between filling and churning
+	memory      = 300 // events over which departures are counted
+	learntFrom  = 30  // requests from which a mix says more than best fit does
+	maxFeatures = 1e6 // states of which the parts of the potential are remembered
+)
+
+// features are the parts of a state's potential.
+type features struct{ fill, usable, slots float32 }
+
+// Policy is our scorer: a potential by the observed demand, its parts weighted by how fast requests leave. It is best
+// fit until it knows the demand. It is not safe for concurrent use.
+type Policy struct {
+	epoch                  int
+	fgd                    *FGD // nil while the demand is not known
+	deck                   *deck
+	prices                 []Share
+	loads                  [MaxModels]float64
+	known                  map[State]features
+	placed, left           float64 // of the last events, older ones counting less
+	level                  int
+	now, filling, churning setting
+}
+
+// NewPolicy knows no demand.
+func NewPolicy() *Policy { return &Policy{now: filling, filling: filling, churning: churning} }
+
+// Learn takes the demand and the nodes as they are when empty. It takes a few milliseconds and makes every cost new.
+func (l *Policy) Learn(mix *Mix, supply []Supply) {
+	l.epoch++
+	l.known = map[State]features{}
+	demand := mix.Shares()
+	if mix.Observed() < learntFrom || len(fullLoad(demand, 1)) == 0 {
+		l.fgd = nil
+		return
+	}
+	l.fgd, l.deck = NewFGD(demand), newDeck(demand)
+	l.prices, l.loads = slotPrices(demand, supply), namedLoads(demand, supply)
+}
+
+// Placed counts a request that found its place.
+func (l *Policy) Placed() { l.count(1, 0) }
+
+// Left counts a request that left its place.
+func (l *Policy) Left() { l.count(0, 1) }
+
+func (l *Policy) count(placed, left float64) {
+	const keep = 1 - 1.0/memory
+	l.placed, l.left = keep*l.placed+placed, keep*l.left+left
+	// Departures for each placement, from few to about as many, on a scale from 0 to levels.
+	const few, many = 0.2, 0.8
+	at := levels * min(1, max(0, (l.left/max(1, l.placed)-few)/(many-few)))
+	if math.Abs(at-float64(l.level)) < 0.75 { // a level holds on beyond its half, so that chance does not toggle it
+		return
+	}
+	l.level = int(math.Round(at))
+	l.epoch++
+	t := float64(l.level) / levels
+	mixed := func(a, b float64) float64 { return a + t*(b-a) }
+	l.now = setting{
+		usable: mixed(l.filling.usable, l.churning.usable), slots: mixed(l.filling.slots, l.churning.slots),
+		named: mixed(l.filling.named, l.churning.named), quantum: mixed(l.filling.quantum, l.churning.quantum),
+	}
+}
+
+// Epoch changes when costs did.
+func (l *Policy) Epoch() int { return l.epoch }
+
+// Cost is by how much the potential of the node drops, in thousandths of a card, and what the card's model is sought.
+func (l *Policy) Cost(s *State, p *Shape) (cost float32, room Card, ok bool) {
+	if l.fgd == nil {
+		return BestFit{}.Cost(s, p)
+	}
+	before := l.value(s)
+	least := math.Inf(1)
+	s.rooms(p, func(c Card) {
+		after := s.Place(p, c)
+		drop := before - l.value(&after)
+		if p.Cards > 0 {
+			drop += l.now.named * l.loads[c.Model()] * float64(p.Demand())
+		}
+		if l.now.quantum > 0 {
+			drop = math.Floor(drop / l.now.quantum)
+		}
+		if drop < least {
+			least, room, ok = drop, c, true
+		}
+	})
+	return float32(least), room, ok
+}
+
+// value is the potential of a node, in thousandths of a card.
+func (l *Policy) value(s *State) float64 {
+	f, ok := l.known[*s]
+	if !ok {
+		f = l.features(s)
+		if len(l.known) >= maxFeatures {
+			clear(l.known)
+		}
+		l.known[*s] = f
+	}
+	return (1-l.now.usable)*float64(f.fill) + l.now.usable*float64(f.usable) + l.now.slots*float64(f.slots)
+}
+
+func (l *Policy) features(s *State) features {
+	if s.Cards[0] == 0 {
+		return features{}
+	}
+	room, slots := 0, 0.0
+	for _, c := range s.Cards {
+		room += c.Milli()
+	}
+	for i := range l.prices {
+		slots += l.prices[i].Weight * float64(s.slots(&l.prices[i].Shape))
+	}
+	return features{float32(l.deck.fill(s)), float32(float64(room) - l.fgd.wasted(s)), float32(slots)}
+}
