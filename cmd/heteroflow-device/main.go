@@ -44,6 +44,9 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
 		log := nomadplugin.NewLogger(device.Name)
+		if n := vendorcli.EndOrphans(); n > 0 {
+			log.Warn("processes that tools of an earlier plugin left behind were ended", "count", n)
+		}
 		nomadplugin.ServeDevice(device.New(detectorsOf(machine{keeps: true}, log), log), log)
 		return nil
 	}

@@ -31,12 +31,13 @@ type Output struct {
 
 // Run runs one tool to its end. The error says that the tool could not be started (errors.Is exec.ErrNotFound when it
 // is not installed) or that ctx ended first, also for a tool that prints without end; the tool and all it started are
-// killed then. What was printed until then is returned beside the error.
+// killed then. What was printed until then is returned beside the error. What a tool that ends leaves behind in its group is
+// killed too.
 func Run(ctx context.Context, name string, args ...string) (Output, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "LANG=C")
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C", "LANG=C"), mark()...)
 	ownGroup(cmd)
 	runtime.LockOSThread() // a tool ends with the thread that started it, see endWithUs
 	defer runtime.UnlockOSThread()
@@ -76,6 +77,7 @@ func printed(ctx context.Context, cmd *exec.Cmd, tooMuch func()) (Output, error)
 	go stdout.read(tooMuch)
 	go stderr.read(tooMuch)
 	if err == nil {
+		endGroup(cmd.Process.Pid)
 		err = cmd.Wait()
 		out.ExitCode = cmd.ProcessState.ExitCode()
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -69,23 +70,7 @@ func TestRun_HangingToolAndItsChildrenAreKilled(t *testing.T) {
 	if _, err := vendorcli.Run(ctx, tool); !errors.Is(err, context.Canceled) {
 		t.Fatalf("error = %v, want context.Canceled", err)
 	}
-	b, err := os.ReadFile(pidFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		state, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil || strings.Contains(string(state), ") Z ") || syscall.Kill(pid, 0) != nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("child %d outlived its tool", pid)
-		}
-	}
+	wantEnd(t, pidIn(t, pidFile))
 }
 
 func TestRun_OutputIsBounded(t *testing.T) {
@@ -115,22 +100,66 @@ func TestRun_EndlessOutputEndsTheTool(t *testing.T) {
 	}
 }
 
-func TestRun_WhatAToolLeavesBehindIsNotWaitedFor(t *testing.T) {
+func TestRun_WhatAToolLeavesBehindIsKilled(t *testing.T) {
 	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("what a tool leaves behind is told on Linux only")
+	}
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	out, err := vendorcli.Run(context.Background(), script(t, "sleep 600 & echo $! > "+pidFile+"; echo good; exit 3\n"))
 	if err != nil || out.Stdout != "good\n" || out.ExitCode != 3 {
 		t.Errorf("got %+v, %v", out, err)
 	}
-	b, err := os.ReadFile(pidFile)
+	wantEnd(t, pidIn(t, pidFile))
+}
+
+// What holds the stream of a tool open in a session of its own is not waited for, nor killed: it was meant to stay.
+func TestRun_ADaemonIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	setsid, err := exec.LookPath("setsid")
 	if err != nil {
-		t.Fatal(err)
+		t.Skip("there is no setsid: ", err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		t.Fatal(err)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	body := setsid + " sh -c 'echo $$ > " + pidFile + ".new; mv " + pidFile + ".new " + pidFile + "; exec sleep 600' &\nwhile ! [ -e " + pidFile + " ]; do :; done; echo good\n"
+	out, err := vendorcli.Run(t.Context(), script(t, body))
+	if err != nil || out.Stdout != "good\n" {
+		t.Errorf("got %+v, %v", out, err)
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Errorf("what it left behind has ended: %v", err)
+	if err := syscall.Kill(pidIn(t, pidFile), syscall.SIGKILL); err != nil {
+		t.Errorf("the daemon has ended: %v", err)
+	}
+}
+
+// pidIn waits for the number of a process in a file.
+func pidIn(t *testing.T, file string) int {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if b, err := os.ReadFile(file); err == nil && strings.HasSuffix(string(b), "\n") {
+			pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	t.Fatal("no process wrote its number")
+	return 0
+}
+
+// wantEnd waits for the end of a process.
+func wantEnd(t *testing.T, pid int) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		state, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		if err != nil || strings.Contains(string(state), ") Z ") || syscall.Kill(pid, 0) != nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+			t.Fatalf("process %d has not ended", pid)
+		}
 	}
 }
