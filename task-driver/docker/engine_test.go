@@ -1,6 +1,7 @@
 package docker_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -187,6 +188,7 @@ func suite(t *testing.T, host string) {
 			t.Fatalf("use = %+v, %v", s, err)
 		}
 	})
+	t.Run("images are removed when no container has them", func(t *testing.T) { suiteRemoveImage(t, ctx, e) })
 	t.Run("exec", func(t *testing.T) {
 		id := start(t, "sleep")
 		suiteExec(t, ctx, e, id)
@@ -239,6 +241,38 @@ func kernelStatistics(t *testing.T, host string) {
 		if mine, other := pair[0], pair[1]; (mine == nil) != (other == nil) || mine != nil && max(*mine, *other)-min(*mine, *other) > slack {
 			t.Errorf("%s: the kernel counts %+v, the daemon %+v", what, ours, theirs)
 		}
+	}
+}
+
+// suiteRemoveImage removes an image of its own: refused while a container has it, and no error when it is gone.
+func suiteRemoveImage(t *testing.T, ctx context.Context, e *docker.Engine) {
+	const ref = "heteroflow-test/removed:1"
+	var image bytes.Buffer
+	archive := tar.NewWriter(&image)
+	if err := errors.Join(archive.WriteHeader(&tar.Header{Name: "removed/", Typeflag: tar.TypeDir, Mode: 0o755}), archive.Close(), e.Import(ctx, &image, ref, []string{`ENTRYPOINT ["/none"]`})); err != nil {
+		t.Fatal(err)
+	}
+	imageID, err := e.ImageID(ctx, ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := e.Create(ctx, docker.Container{Name: "hf-suite-removed", Image: ref, NetworkMode: "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.RemoveImage(ctx, imageID); !errors.Is(err, docker.ErrImageInUse) {
+		t.Errorf("of an image that a container has: %v", err)
+	}
+	if err := e.Remove(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := e.RemoveImage(ctx, imageID); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := e.ImageID(ctx, ref); !errors.Is(err, docker.ErrNotFound) {
+		t.Errorf("the image is still there: %v", err)
 	}
 }
 
