@@ -121,6 +121,7 @@ func TestWalks(t *testing.T) {
 				w.walk(seed)
 			}
 			w.allGivenBack()
+			w.exitsAreKept()
 			w.clientWiped()
 			t.Logf("walks %d to %d held, in %s", first, first+n-1, time.Since(begun).Round(time.Second))
 		})
@@ -638,6 +639,64 @@ func (w *walker) allOpen() error {
 		}
 	}
 	return nil
+}
+
+// exitsAreKept has tasks end while neither the agent nor Nomad's server is there to hear of it, and the driver is gone too: how
+// they ended is told when all are back. The driver keeps it until Nomad asks, however long that is: see its tests.
+func (w *walker) exitsAreKept() {
+	w.t.Helper()
+	w.seed, w.mine, w.stopped, w.said = 0, nil, map[string]bool{}, nil
+	end := filepath.Join(w.b.claims, "end")
+	jobs := []probeJob{{id: "exits", kind: "batch", args: []string{"exit", "-code", "7", "-after", end}}}
+	if w.daemon != nil {
+		jobs = append(jobs, probeJob{
+			id: "exits-in-a-container", kind: "batch", image: "heteroflow/probe:e2e", args: []string{"exit", "-code", "8", "-after", "/claims/end"},
+			config: fmt.Sprintf("network_mode = \"none\"\nvolumes = [%q]", w.b.claims+":/claims"),
+		})
+	}
+	for _, j := range jobs {
+		w.mustSubmit(j)
+		w.awaitAllocs(j.id, api.AllocClientStatusRunning, 1)
+	}
+	if w.NomadServer != nil {
+		w.NomadServer.Kill()
+	}
+	w.Agent.Kill()
+	w.kill("heteroflow")
+	write(w.t, end, "", 0o644)
+	w.Eventually(time.Minute, "the tasks have ended", func() error {
+		var running []container.Summary
+		var err error
+		if w.daemon != nil {
+			err = w.askDocker(func(ctx context.Context, docker *client.Client) (err error) {
+				running, err = docker.ContainerList(ctx, container.ListOptions{Filters: filters.NewArgs(filters.Arg("label", "io.heteroflow.state_dir="+filepath.Join(w.Dir, "state")))})
+				return err
+			})
+		}
+		if n := len(w.processes(w.probe)) + len(running); err == nil && n > 0 {
+			err = fmt.Errorf("%d run", n)
+		}
+		return err
+	})
+	w.StartAgent()
+	if w.NomadServer != nil {
+		w.StartNomadServer()
+	}
+	w.Eventually(calmWithin, "the engine answers", func() error {
+		_, err := w.offered()
+		return err
+	})
+	for i, j := range jobs {
+		want := fmt.Sprintf("Exit Code: %d", 7+i)
+		w.Eventually(calmWithin, j.id+" is told with "+want, func() error {
+			if said := w.describe(j.id); !strings.Contains(said, want) {
+				return errors.New(said)
+			}
+			return nil
+		})
+		w.stop(j.id)
+	}
+	w.allGivenBack()
 }
 
 // clientWiped has the agent lose all that its client knew, while tasks of every kind run. What is left of those is removed, and

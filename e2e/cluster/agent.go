@@ -128,9 +128,10 @@ memory_total_mb   = 32768
 `, port, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), consul)
 }
 
-// startNomadServer starts Nomad's server half as a process of its own: killing the client then is killing the client,
-// and a client that finds a leader registers at once, where one beside a server without a leader waits half a minute.
-func (c *Cluster) startNomadServer(ports []int) {
+// writeNomadServerConfig writes the file of Nomad's server half, which is a process of its own: killing the client then is
+// killing the client, and a client that finds a leader registers at once, where one beside a server without a leader waits half
+// a minute.
+func (c *Cluster) writeNomadServerConfig(ports []int) {
 	c.t.Helper()
 	text := fmt.Sprintf(`
 name       = "server-1"
@@ -155,11 +156,17 @@ server {
 }
 %s
 `, filepath.Join(c.Dir, "nomad-server"), ports[0], ports[3], ports[4], c.nomadConsul())
-	path := filepath.Join(c.Dir, "nomad-server.hcl")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(c.nomadServerConfig(), []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
-	c.NomadServer = c.run("nomad-server", nil, c.Nomad, "agent", "-config", path)
+}
+
+func (c *Cluster) nomadServerConfig() string { return filepath.Join(c.Dir, "nomad-server.hcl") }
+
+// StartNomadServer starts Nomad's server, at first or after it was killed, and waits until it leads.
+func (c *Cluster) StartNomadServer() {
+	c.t.Helper()
+	c.NomadServer = c.run("nomad-server", nil, c.Nomad, "agent", "-config", c.nomadServerConfig())
 	c.Eventually(time.Minute, "Nomad has a leader", func() error {
 		body, err := get(c.AgentURL + "/v1/status/leader")
 		if err == nil && strings.Trim(strings.TrimSpace(body), `"`) == "" {

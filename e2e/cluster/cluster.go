@@ -75,7 +75,8 @@ func Start(t testing.TB, o Options) *Cluster {
 		c.startConsul(ports[5])
 	}
 	if o.Nomad != "" {
-		c.startNomadServer(ports)
+		c.writeNomadServerConfig(ports)
+		c.StartNomadServer()
 	}
 	c.startServer()
 	c.startGateway()

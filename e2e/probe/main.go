@@ -31,6 +31,7 @@ func run(args []string) error {
 	steps := flags.Int("steps", 3, "train: lines to print")
 	every := flags.Duration("every", 10*time.Millisecond, "train: pause between lines")
 	code := flags.Int("code", 1, "exit: status")
+	after := flags.String("after", "", "exit: not before this file is there")
 	claims := flags.String("claims", "", "own: folder in which tasks claim what they were given")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -66,6 +67,12 @@ func run(args []string) error {
 		}
 		return nil
 	case "exit":
+		for *after != "" {
+			if _, err := os.Stat(*after); err == nil {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
 		os.Exit(*code)
 	}
 	return fmt.Errorf("unknown command %q", args[0])
