@@ -821,27 +821,42 @@ type Units struct {
 type Usage struct {
 	Backend *string `json:"backend,omitempty"`
 
+	// CachedTokens Of the prompt's; absent when the engine did not say
+	CachedTokens *int64 `json:"cached_tokens,omitempty"`
+
+	// Chunks Events of a stream that gave out tokens
+	Chunks int `json:"chunks"`
+
 	// CompletionTokens Absent when the engine did not say
 	CompletionTokens *int64 `json:"completion_tokens,omitempty"`
 	DurationMS       int64  `json:"duration_ms"`
 
-	// End done, client_gone, upstream_cut, upstream_error or refused
-	End         string  `json:"end"`
-	EndpointID  *string `json:"endpoint_id,omitempty"`
-	FirstByteMS *int64  `json:"first_byte_ms,omitempty"`
-	ID          string  `json:"id"`
-	KeyID       string  `json:"key_id"`
-	Model       string  `json:"model"`
-	Operation   string  `json:"operation"`
+	// End done, client_gone, upstream_cut, upstream_error, upstream_timeout or refused
+	End        string  `json:"end"`
+	EndpointID *string `json:"endpoint_id,omitempty"`
+
+	// Estimated Some of the tokens are the gateway's estimate
+	Estimated   bool   `json:"estimated"`
+	FirstByteMS *int64 `json:"first_byte_ms,omitempty"`
+	ID          string `json:"id"`
+	KeyID       string `json:"key_id"`
+	Model       string `json:"model"`
+	Operation   string `json:"operation"`
 
 	// PromptTokens Absent when the engine did not say
-	PromptTokens *int64    `json:"prompt_tokens,omitempty"`
-	Service      *string   `json:"service,omitempty"`
-	StartedAt    time.Time `json:"started_at"`
-	Status       int       `json:"status"`
-	Stream       bool      `json:"stream"`
-	Tenant       string    `json:"tenant"`
-	Tries        int       `json:"tries"`
+	PromptTokens *int64 `json:"prompt_tokens,omitempty"`
+
+	// ServedModel The model's name at the backend where that is another
+	ServedModel *string   `json:"served_model,omitempty"`
+	Service     *string   `json:"service,omitempty"`
+	StartedAt   time.Time `json:"started_at"`
+	Status      int       `json:"status"`
+	Stream      bool      `json:"stream"`
+	Tenant      string    `json:"tenant"`
+
+	// Tried Each backend that was tried and how it fared, as JSON; absent when the first one answered
+	Tried *string `json:"tried,omitempty"`
+	Tries int     `json:"tries"`
 }
 
 // UsageList defines model for UsageList.
@@ -852,10 +867,15 @@ type UsageList struct {
 
 // UsageSum defines model for UsageSum.
 type UsageSum struct {
-	CompletionTokens int64  `json:"completion_tokens"`
-	Name             string `json:"name"`
-	PromptTokens     int64  `json:"prompt_tokens"`
-	Requests         int64  `json:"requests"`
+	// CachedTokens Of the prompts'
+	CachedTokens     int64 `json:"cached_tokens"`
+	CompletionTokens int64 `json:"completion_tokens"`
+
+	// Estimated Requests some of whose tokens are the gateway's estimate
+	Estimated    int64  `json:"estimated"`
+	Name         string `json:"name"`
+	PromptTokens int64  `json:"prompt_tokens"`
+	Requests     int64  `json:"requests"`
 
 	// Unknown Requests whose engine did not say
 	Unknown int64 `json:"unknown"`

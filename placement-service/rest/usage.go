@@ -19,6 +19,7 @@ func (s *server) ListUsage(ctx context.Context, r api.ListUsageRequestObject) (a
 			ID: u.ID, Tenant: u.Tenant, KeyID: u.KeyID, EndpointID: ref(u.EndpointID), Model: u.Model, Service: ref(u.Service),
 			Backend: ref(u.Backend), Operation: u.Operation, End: u.End, Stream: u.Stream, PromptTokens: u.PromptTokens,
 			CompletionTokens: u.CompletionTokens, Status: u.Status, Tries: u.Tries, StartedAt: u.StartedAt,
+			ServedModel: ref(u.ServedModel), CachedTokens: u.CachedTokens, Estimated: u.Estimated, Chunks: u.Chunks, Tried: ref(u.Tried),
 			DurationMS: u.Duration.Milliseconds(), FirstByteMS: ref(u.FirstByte.Milliseconds()),
 		})
 	}
@@ -36,7 +37,8 @@ func (s *server) SumUsage(ctx context.Context, r api.SumUsageRequestObject) (api
 	out := api.SumUsage200JSONResponse{Items: []api.UsageSum{}}
 	for _, u := range sums {
 		out.Items = append(out.Items, api.UsageSum{
-			Name: u.Name, Requests: u.Requests, PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, Unknown: u.Unknown,
+			Name: u.Name, Requests: u.Requests, PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens,
+			CachedTokens: u.CachedTokens, Estimated: u.Estimated, Unknown: u.Unknown,
 		})
 	}
 	return out, nil

@@ -129,8 +129,8 @@ func TestEndpoints(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, map[string]any{
-		"GET /api/v1/usage/sum": `{"items":[{"name":"sim-7b","requests":3,"prompt_tokens":30,"completion_tokens":60,"unknown":1}]}`,
-		"GET /api/v1/usage":     `{"items":[{"id":"u1","tenant":"t","key_id":"k","model":"sim-7b","operation":"chat.completions","end":"done","stream":true,"status":200,"tries":1,"started_at":"2026-01-01T00:00:00Z","duration_ms":120,"prompt_tokens":10}]}`,
+		"GET /api/v1/usage/sum": `{"items":[{"name":"sim-7b","requests":3,"prompt_tokens":30,"cached_tokens":12,"completion_tokens":60,"estimated":2,"unknown":1}]}`,
+		"GET /api/v1/usage":     `{"items":[{"id":"u1","tenant":"t","key_id":"k","model":"sim-7b","operation":"chat.completions","end":"done","stream":true,"status":200,"tries":1,"started_at":"2026-01-01T00:00:00Z","duration_ms":120,"first_byte_ms":8,"prompt_tokens":10,"cached_tokens":4,"estimated":true,"backend":"llm-0","chunks":3}]}`,
 	})
 	golden(t, "usage", f.call(t, nil, "usage", "-from", "2026-01-01T00:00:00Z"))
 	if got := f.last(t, "GET /api/v1/usage/sum").query; got["group_by"][0] != "model" || got["from"][0] != "2026-01-01T00:00:00Z" {

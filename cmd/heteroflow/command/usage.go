@@ -103,29 +103,37 @@ func parseMoment(name, text string) (*time.Time, error) {
 
 func sumTable(by string, sums []client.UsageSum, names map[string]string) table {
 	heads := map[string][]string{"model": {"Model"}, "key": {"Key", "Name"}, "endpoint": {"Endpoint", "Model"}}[by]
-	t := table{append(heads, "Requests", "Prompt Tokens", "Completion Tokens", "Not Counted")}
+	t := table{append(heads, "Requests", "Prompt Tokens", "Of Them Cached", "Completion Tokens", "Estimated", "Not Counted")}
 	for _, s := range sums {
 		cells := []string{dash(s.Name)}
 		if by != "model" {
 			cells = append(cells, dash(names[s.Name]))
 		}
 		t.row(append(cells, strconv.FormatInt(s.Requests, 10), strconv.FormatInt(s.PromptTokens, 10),
-			strconv.FormatInt(s.CompletionTokens, 10), strconv.FormatInt(s.Unknown, 10))...)
+			strconv.FormatInt(s.CachedTokens, 10), strconv.FormatInt(s.CompletionTokens, 10), strconv.FormatInt(s.Estimated, 10), strconv.FormatInt(s.Unknown, 10))...)
 	}
 	return t
 }
 
 func requestTable(list []client.Usage) table {
-	tokens := func(n *int64) string {
-		if n == nil {
-			return "-" // the engine did not say
-		}
-		return strconv.FormatInt(*n, 10)
-	}
-	t := table{{"ID", "Started", "Model", "Operation", "Status", "End", "Prompt", "Completion", "Tries", "ms"}}
+	t := table{{"ID", "Started", "Model", "Operation", "Status", "End", "Prompt", "Cached", "Completion", "Tries", "Backend", "First ms", "ms"}}
 	for _, u := range list {
-		t.row(u.ID, moment(&u.StartedAt), u.Model, u.Operation, strconv.Itoa(u.Status), u.End, tokens(u.PromptTokens),
-			tokens(u.CompletionTokens), strconv.Itoa(u.Tries), strconv.FormatInt(u.DurationMS, 10))
+		about := ""
+		if u.Estimated {
+			about = "~"
+		}
+		tokens := func(n *int64, about string) string {
+			if n == nil {
+				return "-" // the engine did not say
+			}
+			return about + strconv.FormatInt(*n, 10)
+		}
+		first := "-"
+		if u.FirstByteMS != nil {
+			first = strconv.FormatInt(*u.FirstByteMS, 10)
+		}
+		t.row(u.ID, moment(&u.StartedAt), u.Model, u.Operation, strconv.Itoa(u.Status), u.End, tokens(u.PromptTokens, about),
+			tokens(u.CachedTokens, ""), tokens(u.CompletionTokens, about), strconv.Itoa(u.Tries), dash(text(u.Backend)), first, strconv.FormatInt(u.DurationMS, 10))
 	}
 	return t
 }

@@ -128,7 +128,7 @@ func Run(ctx context.Context, o Options) (err error) {
 func gateway(ctx context.Context, o Options, engineURL string, listener net.Listener) error {
 	return server.Run(ctx, server.Config{
 		Listener: listener, DatabaseURL: o.DatabaseURL, ConsulAddr: o.ConsulAddr, ConsulToken: o.ConsulToken, NomadAddr: engineURL,
-		Anonymous: true, Logger: o.log("gateway"),
+		Anonymous: true, Logger: o.log("gateway"), Spool: filepath.Join(o.DataDir, "usage-spool"),
 	})
 }
 
