@@ -49,10 +49,10 @@ func (f *FGD) Epoch() int { return 0 }
 
 // Cost is the negative of the published score, a whole number from 0 to 100.
 func (f *FGD) Cost(s *State, p *Shape) (cost float32, room Card, ok bool) {
-	before := f.wasted(s)
+	before := f.remembered(s)
 	s.rooms(p, func(c Card) {
 		after := s.Place(p, c)
-		score := math.Trunc(100 / (1 + math.Exp((f.wasted(&after)-before)/1000)))
+		score := math.Trunc(100 / (1 + math.Exp((f.remembered(&after)-before)/1000)))
 		if !ok || float32(-score) < cost {
 			cost, room, ok = float32(-score), c, true
 		}
@@ -60,23 +60,32 @@ func (f *FGD) Cost(s *State, p *Shape) (cost float32, room Card, ok bool) {
 	return cost, room, ok
 }
 
-// wasted is the room that a typical request cannot use, on average.
-func (f *FGD) wasted(s *State) float64 {
+// remembered is wasted, worked out once for each state.
+func (f *FGD) remembered(s *State) float64 {
 	key := *s
 	key.Memory = 0
-	if w, ok := f.known[key]; ok {
-		return w
+	w, ok := f.known[key]
+	if !ok {
+		if len(f.known) >= maxRemembered {
+			clear(f.known)
+		}
+		w = f.wasted(s)
+		f.known[key] = w
 	}
-	total := 0
+	return w
+}
+
+// wasted is the room that a typical request cannot use, on average, in thousandths of a card.
+func (f *FGD) wasted(s *State) float64 {
+	room := 0
 	for _, c := range s.Cards {
-		total += c.Milli()
+		room += c.Milli()
 	}
-	w := float64(total)
+	w := float64(room)
 	for i := range f.typical {
 		t := &f.typical[i]
 		w -= t.Weight * float64(usable(s, &t.Shape))
 	}
-	f.known[key] = w
 	return w
 }
 

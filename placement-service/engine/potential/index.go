@@ -1,6 +1,9 @@
 package potential
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Index finds the node on which a shape costs least, and of several the one with the lowest number. It keeps costs by
 // shape and distinct state, so that a decision looks only at what changed since the shape was last asked for.
@@ -14,7 +17,8 @@ type Index struct {
 	shapes   map[Shape]*ranking
 	log      []int32 // states that got a node, or one with a lower number, in order
 	logStart int     // number of the first entry of log
-	alive    int
+	alive    int     // states that have nodes
+	spare    int     // states without nodes that are always kept
 }
 
 // members are the nodes in one state.
@@ -22,6 +26,9 @@ type members struct {
 	count int
 	heap  []int32 // node numbers, lowest first; some may have left
 }
+
+// maxRankings is of how many shapes costs are kept when states are forgotten.
+const maxRankings = 512
 
 // ranking is what one shape knows of the states.
 type ranking struct {
@@ -43,7 +50,7 @@ func (a entry) less(b entry) bool { return a.cost < b.cost || a.cost == b.cost &
 
 // NewIndex is an index without nodes.
 func NewIndex(scorer Scorer) *Index {
-	return &Index{scorer: scorer, ids: map[State]int32{}, shapes: map[Shape]*ranking{}}
+	return &Index{scorer: scorer, spare: 16 * 1024, ids: map[State]int32{}, shapes: map[Shape]*ranking{}}
 }
 
 // Set says that the node has this state now.
@@ -53,6 +60,7 @@ func (x *Index) Set(node int, s State) {
 	}
 	id, ok := x.ids[s]
 	if !ok {
+		x.compact()
 		id = int32(len(x.states))
 		x.ids[s] = id
 		x.states = append(x.states, s)
@@ -68,6 +76,9 @@ func (x *Index) Set(node int, s State) {
 	m.count++
 	if m.count == 1 {
 		x.alive++
+	}
+	if len(m.heap) > 2*m.count+16 { // nodes that left and came back are in it more than once
+		x.tidy(id)
 	}
 	pushNode(&m.heap, int32(node))
 	if first < 0 || int32(node) < first {
@@ -99,6 +110,55 @@ func (x *Index) first(id int32) int32 {
 		popNode(&m.heap)
 	}
 	return m.heap[0]
+}
+
+// tidy makes the state's heap anew, each of its nodes in it once.
+func (x *Index) tidy(id int32) {
+	m := &x.members[id]
+	slices.Sort(m.heap)
+	m.heap = slices.DeleteFunc(slices.Compact(m.heap), func(n int32) bool { return x.of[n] != id })
+}
+
+// compact forgets states without nodes when they are most, and shapes that were not asked for for longest.
+func (x *Index) compact() {
+	if len(x.states) < 4*x.alive+x.spare {
+		return
+	}
+	for len(x.shapes) > maxRankings {
+		var oldest Shape
+		least := math.MaxInt
+		for shape, r := range x.shapes {
+			if r.seen < least || r.seen == least && compareShapes(&shape, &oldest) < 0 {
+				oldest, least = shape, r.seen
+			}
+		}
+		delete(x.shapes, oldest)
+	}
+	var kept []int32 // old numbers
+	for id := range x.states {
+		if x.members[id].count > 0 {
+			x.tidy(int32(id))
+			kept = append(kept, int32(id))
+		}
+	}
+	renumbered := make([]int32, len(x.states))
+	clear(x.ids)
+	for id, old := range kept {
+		renumbered[old] = int32(id)
+		x.states[id], x.members[id] = x.states[old], x.members[old]
+		x.ids[x.states[id]] = int32(id)
+	}
+	x.states, x.members = slices.Clone(x.states[:len(kept)]), slices.Clone(x.members[:len(kept)])
+	for n, old := range x.of {
+		if old >= 0 {
+			x.of[n] = renumbered[old]
+		}
+	}
+	for _, r := range x.shapes {
+		r.keep(kept)
+	}
+	x.logStart += len(x.log)
+	x.log = x.log[:0]
 }
 
 func (x *Index) note(id int32) {
@@ -147,8 +207,9 @@ func (x *Index) refresh(p *Shape) *ranking {
 		x.shapes[*p] = r
 	}
 	for len(r.costs) < len(x.states) {
-		r.costs = append(r.costs, float32(math.NaN()))
-		r.rooms = append(r.rooms, 0)
+		r.costs, r.rooms = append(r.costs, float32(math.NaN())), append(r.rooms, 0)
+	}
+	for len(r.listed) < len(x.states) {
 		r.listed = append(r.listed, -1)
 	}
 	if r.epoch != epoch {
@@ -197,6 +258,19 @@ func (x *Index) list(r *ranking, p *Shape, id int32) {
 	r.listed[id] = first
 	r.order = append(r.order, entry{cost, first, id})
 	r.up(len(r.order) - 1)
+}
+
+// keep forgets all states but these, which get the numbers 0, 1, … in this order; what they cost stays known.
+func (r *ranking) keep(states []int32) {
+	var costs []float32
+	var rooms []Card
+	for _, id := range states {
+		if int(id) >= len(r.costs) {
+			break // states came in the order of their numbers: the shape knows none of the later ones
+		}
+		costs, rooms = append(costs, r.costs[id]), append(rooms, r.rooms[id])
+	}
+	r.costs, r.rooms, r.listed, r.order, r.seen = costs, rooms, nil, nil, -1
 }
 
 func (r *ranking) up(i int) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -40,7 +41,7 @@ func NewMix(shares []Share) *Mix {
 }
 
 // growth makes the weights of a half-life ago half of those of now.
-var growth = 1.0000346579599 // 2^(1/halfLife)
+var growth = math.Exp2(1.0 / halfLife)
 
 // rescale is the weight of a request at which all are made smaller, so that none overflows.
 const rescale = 1 << 40

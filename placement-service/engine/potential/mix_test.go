@@ -24,17 +24,37 @@ func TestMix_OldRequestsCountLess(t *testing.T) {
 	}
 }
 
-func TestMix_NeitherOverflowsNorGrowsForEver(t *testing.T) {
+func TestMix_WeightsDoNotOverflow(t *testing.T) {
 	t.Parallel()
 	var m Mix
-	for i := range 60 * halfLife {
-		m.Observe(Shape{CPU: int32(i), Cards: 1, Milli: 500})
+	for range 45 * halfLife {
+		m.Observe(Shape{CPU: 1, Cards: 1, Milli: 500})
 	}
-	if n := len(m.Shares()); n > maxShapes || n < maxShapes/2 {
+	last := Shape{CPU: 2, Cards: 1, Milli: 500}
+	m.Observe(last)
+	shares := m.Shares()
+	if w := shares[0].Weight; math.Abs(w-halfLife/math.Ln2) > 10 {
+		t.Errorf("what came all the time weighs %v, want %v", w, halfLife/math.Ln2)
+	}
+	if w := shares[1].Weight; math.Abs(w-1) > 0.001 {
+		t.Errorf("the newest weighs %v, want 1", w)
+	}
+}
+
+func TestMix_ForgetsTheRarest(t *testing.T) {
+	t.Parallel()
+	var m Mix
+	often := Shape{CPU: 1, Cards: 1, Milli: 500}
+	for i := range 3 * maxShapes {
+		m.Observe(often)
+		m.Observe(Shape{CPU: int32(2 + i), Cards: 1, Milli: 500})
+	}
+	shares := m.Shares()
+	if n := len(shares); n > maxShapes || n < maxShapes/2 {
 		t.Errorf("%d shapes", n)
 	}
-	if w := m.Shares()[0].Weight; math.Abs(w-1) > 0.001 {
-		t.Errorf("the newest weighs %v, want 1", w)
+	if shares[0].Shape != often {
+		t.Errorf("%+v is the most frequent, want %+v", shares[0].Shape, often)
 	}
 }
 

@@ -14,15 +14,16 @@ type setting struct {
 // room for the rarer ones must be kept together: packing in the fixed order of nodes does that, and places where much
 // is asked for are dear.
 var (
-	filling  = setting{usable: 0.05, slots: 0.1, named: 0.6, quantum: 0}
+	filling  = setting{usable: 0, slots: 0.05, named: 0.35, quantum: 0}
 	churning = setting{usable: 0.5, slots: 1, named: 1.5, quantum: 20}
 )
 
 const (
-	levels      = 4   // steps between filling and churning
-	memory      = 300 // events over which departures are counted
-	learntFrom  = 30  // requests from which a mix says more than best fit does
-	maxFeatures = 1e6 // states of which the parts of the potential are remembered
+	levels     = 4   // steps between filling and churning
+	memory     = 300 // events over which departures are counted
+	learntFrom = 30  // requests from which a mix says more than best fit does
+	// maxRemembered is of how many states a scorer remembers what it worked out, about 100 bytes each.
+	maxRemembered = 1_000_000
 )
 
 // features are the parts of a state's potential.
@@ -31,19 +32,19 @@ type features struct{ fill, usable, slots float32 }
 // Policy is our scorer: a potential by the observed demand, its parts weighted by how fast requests leave. It is best
 // fit until it knows the demand. It is not safe for concurrent use.
 type Policy struct {
-	epoch                  int
-	fgd                    *FGD // nil while the demand is not known
-	deck                   *deck
-	prices                 []Share
-	loads                  [MaxModels]float64
-	known                  map[State]features
-	placed, left           float64 // of the last events, older ones counting less
-	level                  int
-	now, filling, churning setting
+	epoch        int
+	fgd          *FGD // nil while the demand is not known
+	deck         *deck
+	prices       []Share
+	loads        [MaxModels]float64
+	known        map[State]features
+	placed, left float64 // of the last events, older ones counting less
+	level        int
+	now          setting
 }
 
 // NewPolicy knows no demand.
-func NewPolicy() *Policy { return &Policy{now: filling, filling: filling, churning: churning} }
+func NewPolicy() *Policy { return &Policy{now: filling} }
 
 // Learn takes the demand and the nodes as they are when empty. It takes a few milliseconds and makes every cost new.
 func (l *Policy) Learn(mix *Mix, supply []Supply) {
@@ -78,8 +79,8 @@ func (l *Policy) count(placed, left float64) {
 	t := float64(l.level) / levels
 	mixed := func(a, b float64) float64 { return a + t*(b-a) }
 	l.now = setting{
-		usable: mixed(l.filling.usable, l.churning.usable), slots: mixed(l.filling.slots, l.churning.slots),
-		named: mixed(l.filling.named, l.churning.named), quantum: mixed(l.filling.quantum, l.churning.quantum),
+		usable: mixed(filling.usable, churning.usable), slots: mixed(filling.slots, churning.slots),
+		named: mixed(filling.named, churning.named), quantum: mixed(filling.quantum, churning.quantum),
 	}
 }
 
@@ -114,7 +115,7 @@ func (l *Policy) value(s *State) float64 {
 	f, ok := l.known[*s]
 	if !ok {
 		f = l.features(s)
-		if len(l.known) >= maxFeatures {
+		if len(l.known) >= maxRemembered {
 			clear(l.known)
 		}
 		l.known[*s] = f

@@ -1,7 +1,5 @@
 package potential
 
-import "math"
-
 // Supply is a kind of node as it is when nothing runs on it, and how many there are.
 type Supply struct {
 	State State
@@ -125,8 +123,7 @@ func slotPrices(demand []Share, supply []Supply) []Share {
 			places += supply[i].Nodes * supply[i].State.slots(&d.Shape)
 		}
 		if places > 0 {
-			price := d.Weight / float64(places) * float64(d.Shape.Demand())
-			out = append(out, Share{d.Shape, math.Round(price)})
+			out = append(out, Share{d.Shape, d.Weight / float64(places) * float64(d.Shape.Demand())})
 		}
 	}
 	return out

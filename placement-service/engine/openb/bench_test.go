@@ -1,0 +1,145 @@
+package openb
+
+import (
+	"fmt"
+	"math/rand"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/heteroflow/heteroflow/placement-service/engine/potential"
+)
+
+// ours is our scorer that knows the demand of the list.
+func ours(c *Cluster) *potential.Policy {
+	p := potential.NewPolicy()
+	p.Learn(c.Mix(), c.Supply())
+	return p
+}
+
+// mean runs once for each seed, two at a time, and gives the mean of each number.
+func mean(seeds []int64, run func(seed int64) []float64) []float64 {
+	var all sync.WaitGroup
+	running := make(chan struct{}, 2)
+	results := make([][]float64, len(seeds))
+	for i, seed := range seeds {
+		all.Go(func() {
+			running <- struct{}{}
+			defer func() { <-running }()
+			results[i] = run(seed)
+		})
+	}
+	all.Wait()
+	out := make([]float64, len(results[0]))
+	for _, r := range results {
+		for i := range r {
+			out[i] += r[i] / float64(len(seeds))
+		}
+	}
+	return out
+}
+
+// BenchmarkPlacementFill is the published experiment: cards allocated, in percent, when 100 and 130 % were asked for.
+func BenchmarkPlacementFill(b *testing.B) {
+	for _, r := range ranges(b) {
+		if r.Load != "fill" {
+			continue
+		}
+		b.Run(r.List, func(b *testing.B) {
+			c := load(b, r.List)
+			for b.Loop() {
+				got := mean(publishedSeeds(), func(seed int64) []float64 {
+					us, fgd := c.Fill(seed, ours(c)), c.Fill(seed, potential.NewFGD(c.Mix().Shares()))
+					return []float64{us[100], us[130], fgd[100], fgd[130]}
+				})
+				b.ReportMetric(got[0], "%/at_100")
+				b.ReportMetric(r.Goal[0], "%/at_100_goal")
+				b.ReportMetric(got[2], "%/at_100_FGD")
+				b.ReportMetric(got[1], "%/at_130")
+				b.ReportMetric(r.Goal[1], "%/at_130_goal")
+				b.ReportMetric(got[3], "%/at_130_FGD")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// BenchmarkPlacementChurn lets pods come and go: cards allocated, in percent, and what was lost of the asked, in percent.
+func BenchmarkPlacementChurn(b *testing.B) {
+	for _, r := range ranges(b) {
+		if r.Load == "fill" {
+			continue
+		}
+		b.Run(r.List+"/"+r.Load, func(b *testing.B) {
+			c := load(b, r.List)
+			for b.Loop() {
+				got := mean(publishedSeeds()[:4], func(seed int64) []float64 {
+					us, fgd := c.Churn(seed, r.offered(), ours(c)), c.Churn(seed, r.offered(), potential.NewFGD(c.Mix().Shares()))
+					return []float64{us.Allocated, us.Lost, us.Multi, fgd.Allocated, fgd.Lost, fgd.Multi}
+				})
+				b.ReportMetric(got[0], "%/allocated")
+				b.ReportMetric(r.Goal[0], "%/allocated_goal")
+				b.ReportMetric(got[3], "%/allocated_FGD")
+				b.ReportMetric(got[1], "%/lost")
+				b.ReportMetric(r.Goal[1], "%/lost_goal")
+				b.ReportMetric(got[4], "%/lost_FGD")
+				b.ReportMetric(got[2], "%/multi_lost")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
+// BenchmarkPlacementDecision fills clusters of several sizes from empty until all cards have been asked for.
+func BenchmarkPlacementDecision(b *testing.B) {
+	c := load(b, "default")
+	for _, nodes := range []int{1_213, 10_000, 100_000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			for b.Loop() {
+				decide(b, c, nodes)
+			}
+		})
+	}
+}
+
+func decide(b *testing.B, c *Cluster, nodes int) {
+	r := rand.New(rand.NewSource(1))
+	scorer := ours(c)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	x := potential.NewIndex(scorer)
+	capacity := 0
+	for n, at := range r.Perm(nodes) {
+		s := c.Nodes[n%len(c.Nodes)]
+		x.Set(at, s)
+		for _, card := range s.Cards {
+			capacity += card.Milli()
+		}
+	}
+	var took []time.Duration
+	began := time.Now()
+	for asked := 0; asked < capacity; {
+		p := &c.Pods[r.Intn(len(c.Pods))].Shape
+		asked += p.Demand()
+		start := time.Now()
+		if node, room, ok := x.Choose(p); ok {
+			s := x.State(node)
+			x.Set(node, s.Place(p, room))
+			scorer.Placed()
+		}
+		took = append(took, time.Since(start))
+	}
+	all := time.Since(began)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	slices.Sort(took)
+	b.ReportMetric(float64(len(took))/all.Seconds(), "decisions/s")
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "µs/median")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "µs/p99")
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
+	b.ReportMetric(0, "ns/op")
+	runtime.KeepAlive(x)
+}
