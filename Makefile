@@ -16,7 +16,7 @@ export GOFLAGS += -buildvcs=false
 export CGO_CFLAGS += -w
 
 .DEFAULT_GOAL := help
-.PHONY: help build test unit race e2e lint cross verify generate fmt fuzz bench demo clean
+.PHONY: help build test unit race e2e lint cross verify generate fmt fuzz gateway-sim bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -68,6 +68,9 @@ fuzz: ## run each fuzz target of FUZZPKG (./...) for FUZZTIME (10s)
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || :); do \
 	    echo "$$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $$pkg; \
 	  done; done
+
+gateway-sim: ## drive the choice of backends over recorded traffic and hold its figures
+	HETEROFLOW_GATEWAY_SIM=full $(GO) test -count=1 -v ./gateway/simulate
 
 bench: ## measure the figures of the README
 	@set -o pipefail; \

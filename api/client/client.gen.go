@@ -22,6 +22,9 @@ import (
 // Defines values for EndpointPolicy.
 const (
 	LeastConnections EndpointPolicy = "least_connections"
+	LeastTokens      EndpointPolicy = "least_tokens"
+	PrefixCost       EndpointPolicy = "prefix_cost"
+	Random           EndpointPolicy = "random"
 	RoundRobin       EndpointPolicy = "round_robin"
 )
 
@@ -29,6 +32,12 @@ const (
 func (e EndpointPolicy) Valid() bool {
 	switch e {
 	case LeastConnections:
+		return true
+	case LeastTokens:
+		return true
+	case PrefixCost:
+		return true
+	case Random:
 		return true
 	case RoundRobin:
 		return true
@@ -333,7 +342,9 @@ type Endpoint struct {
 	ID        string    `json:"id"`
 
 	// Model The name that clients send
-	Model  string         `json:"model"`
+	Model string `json:"model"`
+
+	// Policy How a backend is chosen for a request; least_tokens, which is meant when left out, keeps sessions where their cache is
 	Policy EndpointPolicy `json:"policy"`
 
 	// Service The service in Consul or Nomad that answers
@@ -348,12 +359,14 @@ type EndpointList struct {
 	NextCursor *string    `json:"next_cursor,omitempty"`
 }
 
-// EndpointPolicy defines model for EndpointPolicy.
+// EndpointPolicy How a backend is chosen for a request; least_tokens, which is meant when left out, keeps sessions where their cache is
 type EndpointPolicy string
 
 // EndpointWrite defines model for EndpointWrite.
 type EndpointWrite struct {
-	Model   string          `json:"model"`
+	Model string `json:"model"`
+
+	// Policy How a backend is chosen for a request; least_tokens, which is meant when left out, keeps sessions where their cache is
 	Policy  *EndpointPolicy `json:"policy,omitempty"`
 	Service string          `json:"service"`
 

@@ -134,14 +134,14 @@ func (t *Table) build(services []discover.Service) {
 		}
 		pool(s.Name).Set(list)
 		for _, model := range s.Models {
-			byModel[model] = Target{Model: model, Service: s.Name, Tenant: DefaultTenant, Policy: balance.RoundRobin, Pool: pool(s.Name), Served: s.Served, Paths: s.Paths, Engine: s.Engine}
+			byModel[model] = Target{Model: model, Service: s.Name, Tenant: DefaultTenant, Policy: balance.DefaultPolicy, Pool: pool(s.Name), Served: s.Served, Paths: s.Paths, Engine: s.Engine}
 		}
 	}
 	for _, e := range t.rows {
 		policy, err := balance.ParsePolicy(e.Policy)
 		if err != nil {
-			t.log.Error("endpoint has a policy this gateway does not know, using round_robin", "endpoint", e.ID, "error", err)
-			policy = balance.RoundRobin
+			t.log.Error("endpoint has a policy this gateway does not know, using the default", "endpoint", e.ID, "error", err)
+			policy = balance.DefaultPolicy
 		}
 		offer, ok := live[e.Service]
 		if !ok {

@@ -5,16 +5,26 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/heteroflow/heteroflow/internal/store/sqlgen"
 )
 
-// Balancing policies of an endpoint.
+// Balancing policies of an endpoint. What they do is said in gateway/balance.
 const (
-	RoundRobin       = "round_robin"
+	LeastTokens      = "least_tokens"
+	PrefixCost       = "prefix_cost"
 	LeastConnections = "least_connections"
+	RoundRobin       = "round_robin"
+	Random           = "random"
 )
+
+// Policies lists the policies, the one that is meant when none is named first.
+func Policies() []string {
+	return []string{LeastTokens, PrefixCost, LeastConnections, RoundRobin, Random}
+}
 
 // Endpoint serves one model name by one service. Model names are unique.
 type Endpoint struct {
@@ -22,7 +32,7 @@ type Endpoint struct {
 	Tenant    string
 	Model     string
 	Service   string
-	Policy    string // round_robin, which is also meant when empty, or least_connections
+	Policy    string // one of Policies; empty is the first
 	CreatedAt time.Time
 	Version   int64
 }
@@ -56,10 +66,10 @@ func (e *Endpoint) check() error {
 		return err
 	}
 	if e.Policy == "" {
-		e.Policy = RoundRobin
+		e.Policy = LeastTokens
 	}
-	if e.Policy != RoundRobin && e.Policy != LeastConnections {
-		return fmt.Errorf("policy %q is %w: write %q or %q", e.Policy, ErrInvalid, RoundRobin, LeastConnections)
+	if !slices.Contains(Policies(), e.Policy) {
+		return fmt.Errorf("policy %q is %w: write one of %s", e.Policy, ErrInvalid, strings.Join(Policies(), ", "))
 	}
 	return nil
 }

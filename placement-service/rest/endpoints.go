@@ -30,7 +30,7 @@ func (s *server) ListEndpoints(ctx context.Context, r api.ListEndpointsRequestOb
 
 func endpointView(e store.Endpoint) api.Endpoint {
 	return api.Endpoint{
-		ID: e.ID, Tenant: e.Tenant, Model: e.Model, Service: e.Service, Policy: api.EndpointPolicy(cmp.Or(e.Policy, "round_robin")),
+		ID: e.ID, Tenant: e.Tenant, Model: e.Model, Service: e.Service, Policy: api.EndpointPolicy(cmp.Or(e.Policy, store.LeastTokens)),
 		CreatedAt: e.CreatedAt, Version: e.Version,
 	}
 }

@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/posener/complete"
 
@@ -15,9 +16,9 @@ func endpointCreateCommand(env Env) *command {
 MODEL is the name that clients send, SERVICE the service in Consul or Nomad that answers. The name goes to the service as
 it is, so the engine must serve the model by it. A service that carries the tag heteroflow.model=NAME needs no endpoint.`
 	conn, out := c.withConnection(), c.withOutput()
-	policy := c.flags.String("policy", "", "round_robin or least_connections")
+	policies := []string{"least_tokens", "prefix_cost", "least_connections", "round_robin", "random"}
+	policy := c.flags.String("policy", "", "how a backend is chosen: "+strings.Join(policies, ", ")+"; the first when left out")
 	tenant := c.flags.String("tenant", "", "`tenant` that owns it; your own when left out")
-	policies := []string{"round_robin", "least_connections"}
 	c.predict["policy"] = complete.PredictSet(policies...)
 	c.run = func(ctx context.Context, args []string) error {
 		body := client.EndpointWrite{Model: args[0], Service: args[1], Tenant: given(*tenant)}

@@ -95,13 +95,13 @@ func testEndpoints(t *testing.T, open Open) {
 	ctx := t.Context()
 	e := ok2(s.CreateEndpoint(ctx, store.Endpoint{Tenant: "research", Model: "qwen", Service: "llm"}))(t)
 	same(t, store.Endpoint{
-		ID: e.ID, Tenant: "research", Model: "qwen", Service: "llm", Policy: store.RoundRobin, CreatedAt: epoch, Version: 1,
+		ID: e.ID, Tenant: "research", Model: "qwen", Service: "llm", Policy: store.LeastTokens, CreatedAt: epoch, Version: 1,
 	}, e)
 	same(t, e, ok2(s.Endpoint(ctx, e.ID))(t))
 	same(t, e, ok2(s.EndpointByModel(ctx, "qwen"))(t))
 	_, err := s.CreateEndpoint(ctx, store.Endpoint{Tenant: "ops", Model: "qwen"})
 	wantErr(t, err, store.ErrConflict)
-	_, err = s.CreateEndpoint(ctx, store.Endpoint{Tenant: "ops", Model: "glm", Policy: "random"})
+	_, err = s.CreateEndpoint(ctx, store.Endpoint{Tenant: "ops", Model: "glm", Policy: "random_walk"})
 	wantErr(t, err, store.ErrInvalid)
 	glm := ok2(s.CreateEndpoint(ctx, store.Endpoint{Tenant: "ops", Model: "glm"}))(t)
 
