@@ -32,7 +32,7 @@ func (u Usage) Known() bool {
 // whether it tells of an error. It looks at the fields at the top and, where the protocols wrap an answer, at those of
 // "response" and "message". What is not JSON passes and says nothing. The zero value is ready.
 type Answer struct {
-	// Model takes the place of the model's name where that is another one; empty leaves it.
+	// Model takes the place of the model's name where that is another one; empty leaves it. It is set once.
 	Model string
 
 	Usage     Usage
@@ -48,6 +48,7 @@ type Answer struct {
 	inText  bool   // and whether the walk is inside of a string
 	escape  bool   // whose next byte follows a backslash
 	empty   bool   // choices
+	quoted  []byte // Model as it is written
 }
 
 type mode int
@@ -64,7 +65,7 @@ const maxField = 64 << 10
 
 // Reset makes ready for another answer of the same exchange: the usage told so far stays.
 func (a *Answer) Reset() {
-	*a = Answer{Model: a.Model, Usage: a.Usage, pending: a.pending[:0]}
+	*a = Answer{Model: a.Model, Usage: a.Usage, pending: a.pending[:0], quoted: a.quoted}
 }
 
 // See reads the next piece. It keeps nothing of it.
@@ -210,9 +211,12 @@ func (w *walk) known(key string, at, end int) {
 		if !w.pass || a.Model == "" || string(raw[1:len(raw)-1]) == a.Model {
 			return
 		}
-		if with := quote(a.Model); !bytes.Equal(with, raw) {
+		if len(a.quoted) == 0 {
+			a.quoted = quote(a.Model)
+		}
+		if !bytes.Equal(a.quoted, raw) {
 			w.give(at)
-			w.out = append(w.out, with...)
+			w.out = append(w.out, a.quoted...)
 			w.from = end
 		}
 	case "usage":

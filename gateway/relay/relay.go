@@ -20,6 +20,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/body"
+	"github.com/heteroflow/heteroflow/internal/inference"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
@@ -50,6 +51,15 @@ func (r Rules) withDefaults() Rules {
 	}
 	if r.Tries == 0 {
 		r.Tries = 2
+	}
+	return r
+}
+
+// For gives the rules for a kind of engine: one whose headers come with the first token has as long for them.
+func (r Rules) For(h inference.Habits) Rules {
+	r = r.withDefaults()
+	if h.HeadersWithToken {
+		r.Headers = max(r.Headers, r.FirstToken)
 	}
 	return r
 }

@@ -212,11 +212,12 @@ type sse struct {
 	asked    []byte
 	answer   body.Answer
 	out      []byte
-	events   int  // passed on
-	chunks   int  // that gave out tokens
-	finished bool // the protocol's end was seen
-	failed   bool // an error was told
-	toldNow  bool // usage was told in what was read last
+	with     []byte // of the event written anew last
+	events   int    // passed on
+	chunks   int    // that gave out tokens
+	finished bool   // the protocol's end was seen
+	failed   bool   // an error was told
+	toldNow  bool   // usage was told in what was read last
 }
 
 var (
@@ -312,11 +313,8 @@ func (s *sse) event(event []byte) (keep bool, with []byte) {
 // look reads the data of an event, and writes it anew where the model has another name in it.
 func (s *sse) look(event []byte, rename bool) (with []byte) {
 	s.answer.Reset()
-	if rename {
-		s.answer.Model = s.call.Model
-	} else {
-		s.answer.Model = ""
-	}
+	s.answer.Model = s.call.Model // known as such where it is the same
+	with = s.with[:0]
 	for line := range bytes.Lines(event) {
 		value, isData := bytes.CutPrefix(line, []byte("data:"))
 		switch {
@@ -329,8 +327,9 @@ func (s *sse) look(event []byte, rename bool) (with []byte) {
 			with = append(with, line...)
 		}
 	}
-	if rename {
-		with = s.answer.Rest(with)
+	if !rename {
+		return nil
 	}
-	return with
+	s.with = s.answer.Rest(with)
+	return s.with
 }

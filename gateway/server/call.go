@@ -17,6 +17,7 @@ import (
 	"github.com/heteroflow/heteroflow/gateway/route"
 	"github.com/heteroflow/heteroflow/gateway/session"
 	"github.com/heteroflow/heteroflow/internal/auth"
+	"github.com/heteroflow/heteroflow/internal/inference"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
@@ -199,7 +200,7 @@ func (c *call) target(model string) (route.Target, bool) {
 }
 
 func (c *call) exchange(target route.Target, call relay.Call) {
-	call.Operation, call.Service, call.Pool, call.Rules = c.operation, target.Service, target.Pool, c.h.rules
+	call.Operation, call.Service, call.Pool, call.Rules = c.operation, target.Service, target.Pool, c.h.rules.For(inference.HabitsOf(target.Engine))
 	call.Ask.Policy = target.Policy
 	if conn := connOf(c.r); conn != nil {
 		call.HalfClosed = conn.halfClosed

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/heteroflow/heteroflow/gateway/discover"
 	"github.com/heteroflow/heteroflow/gateway/mockengine"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/internal/store"
@@ -510,5 +511,24 @@ func TestP86_AbortsLeaveNothingBehind(t *testing.T) {
 	}
 	for _, seen := range e.Ledger() {
 		receive(t, seen.Left, "the end of an engine's work")
+	}
+}
+
+// TestEngine_WhoseHeadersComeWithTheFirstToken is not taken for silent while it works off a prompt.
+func TestEngine_WhoseHeadersComeWithTheFirstToken(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[string]int{"sglang": http.StatusOK, "vllm": http.StatusGatewayTimeout} {
+		gate := make(chan bool)
+		e := mockengine.New(t, behaviour{Gate: gate})
+		b := setUp(t, of{
+			engines: []*mockengine.Engine{e}, tags: []string{discover.EngineTag + kind},
+			rules: relay.Rules{Headers: 50 * time.Millisecond, FirstToken: time.Minute},
+		})
+		if want == http.StatusOK {
+			time.AfterFunc(200*time.Millisecond, func() { close(gate) })
+		}
+		if g := b.post(chat, streamed); g.status != want {
+			t.Errorf("%s: %d %s", kind, g.status, g.body)
+		}
 	}
 }
