@@ -119,7 +119,8 @@ type Ask struct {
 // Lease is one request's hold on a backend. Done ends it; further calls change nothing.
 type Lease struct {
 	Backend
-	// Route says why the backend was chosen: the name of the session's level that was known, or else the policy.
+	// Route says why the backend was chosen: the name of the session's level that was known, "trial" for the request that
+	// finds out whether a backend is well again, or else the policy.
 	Route string
 
 	pool    *Pool
@@ -164,6 +165,12 @@ func (p *Pool) Take(a Ask) *Lease {
 var routes = [session.Levels]string{"session_id", "prompt_cache_key", "user", "answered", "opening"}
 
 func (p *Pool) pick(r rule, a *Ask, now time.Time, usable func(*member) bool) (*member, string) {
+	for _, m := range p.members {
+		// Or it would stay half open for as long as sessions and caches draw all requests elsewhere.
+		if usable(m) && m.breaker.usable(now) && m.breaker.at(now) == HalfOpen {
+			return m, "trial"
+		}
+	}
 	uncrowded := p.uncrowded(usable)
 	if f, ok := p.pins.Find(a.Prompt.Keys, now); ok {
 		at := slices.IndexFunc(p.members, func(m *member) bool { return m.ID == f.Backend })

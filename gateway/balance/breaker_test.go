@@ -70,6 +70,33 @@ func TestBreaker_OutAfterFaultsAndBackByOneRequest(t *testing.T) {
 	}
 }
 
+// Though all requests belong to a session that has a backend, one is spent on finding out that another is back.
+func TestBreaker_TriedThoughSessionsStayElsewhere(t *testing.T) {
+	t.Parallel()
+	p, now := newPool(2)
+	for range faultsToOpen {
+		p.Take(Ask{Not: map[string]bool{"b01": true}}).Done(Failed)
+	}
+	turn := func(end Outcome) *Lease {
+		l := p.Take(Ask{Policy: LeastTokens, Prompt: prompt(1, 5000)})
+		l.Done(end)
+		return l
+	}
+	turn(Success)
+	now.Advance(firstRest)
+	if l := turn(Failed); l.ID != "b00" || l.Route != "trial" {
+		t.Errorf("%s by %s, want a trial", l.ID, l.Route)
+	}
+	if l := turn(Success); l.ID != "b01" {
+		t.Error("a failed trial took the session with it")
+	}
+	now.Advance(longestRest)
+	turn(Success)
+	if s := p.Status()[0]; s.State != Closed {
+		t.Errorf("%+v", s)
+	}
+}
+
 // However long a backend was away, a request finds it within ten seconds of its return.
 func TestBreaker_FoundWithinTenSeconds(t *testing.T) {
 	t.Parallel()
