@@ -30,6 +30,7 @@ type Engine struct {
 	filters []filterer
 	rooms   []roomer
 	scorers []scorer
+	set     []PluginSetting // of every built-in plugin
 	now     func() int64
 	scratch *sync.Pool // of *work
 }
@@ -60,12 +61,16 @@ func New(cfg Config) *Engine {
 				setting = s
 			}
 		}
+		e.set = append(e.set, setting)
 		if setting.Enabled {
 			e.add(r.plugin, setting.Weight)
 		}
 	}
 	return e
 }
+
+// Settings are those of every built-in plugin: an engine that is made with them decides alike.
+func (e *Engine) Settings() []PluginSetting { return slices.Clone(e.set) }
 
 // With is an engine with one more plugin, asked after the others. Weight is for a ScorePlugin.
 func (e *Engine) With(p Plugin, weight float64) *Engine {
@@ -77,7 +82,7 @@ func (e *Engine) With(p Plugin, weight float64) *Engine {
 func (e *Engine) clone() *Engine {
 	return &Engine{
 		plugins: slices.Clone(e.plugins), filters: slices.Clone(e.filters), rooms: slices.Clone(e.rooms), scorers: slices.Clone(e.scorers),
-		now: e.now, scratch: e.scratch,
+		set: e.set, now: e.now, scratch: e.scratch,
 	}
 }
 

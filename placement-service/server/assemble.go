@@ -18,6 +18,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/internal/version"
+	"github.com/heteroflow/heteroflow/placement-service/flight"
 	"github.com/heteroflow/heteroflow/placement-service/identity"
 	"github.com/heteroflow/heteroflow/placement-service/ledger"
 	"github.com/heteroflow/heteroflow/placement-service/proxy"
@@ -37,7 +38,7 @@ type parts struct {
 	handler http.Handler
 }
 
-func assemble(ctx context.Context, c Config, db *store.Store) (*parts, error) {
+func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Recorder) (*parts, error) {
 	if err := firstKey(ctx, c, db); err != nil {
 		return nil, err
 	}
@@ -72,6 +73,12 @@ func assemble(ctx context.Context, c Config, db *store.Store) (*parts, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &clusterMetrics{world: world, clock: c.Clock})
 	registry.MustRegister(p.tuning)
+	if record != nil {
+		sub.Record = record.Record
+		registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "heteroflow_flight_lost_total", Help: "Decisions that could not be kept.",
+		}, func() float64 { return float64(record.Lost()) }))
+	}
 	registry.MustRegister(sub.Collectors()...)
 	registry.MustRegister(p.queue.Collectors()...)
 	requests := newRequestMetrics()

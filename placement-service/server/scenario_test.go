@@ -1,12 +1,43 @@
 package server_test
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/placement-service/flight"
+	"github.com/heteroflow/heteroflow/placement-service/server"
 )
+
+// Every decision is kept with what it was made from, and comes out the same when it is taken again.
+func TestRecord_DecisionsComeOutTheSameAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s, _ := start(t, one(), func(c *server.Config) { c.RecordDir = dir })
+	s.register(share("first", 1, "20GiB"))
+	s.runs("first", 1)
+	s.register(share("second", 1, "70GiB")) // waits
+	s.call(http.MethodPut, "/api/v1/plugins/spread", map[string]any{"enabled": true}, http.StatusOK)
+	s.register(share("third", 2, "5GiB"))
+	s.runs("third", 2)
+	s.stop()
+	seen := map[string]bool{}
+	for e, err := range flight.Files(dir) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[e.Request.JobID] = true
+		if r := flight.Replay(e, nil); r.Outcome() != flight.Same {
+			t.Errorf("job %s: %s: was %s, now %s", e.Request.JobID, r.Outcome(), flight.Words(r.Decision), flight.Words(r.Now))
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("decisions of %v are kept, want of all three jobs", seen)
+	}
+}
 
 // TestShares is the first scenario: two shares of 20 GiB run together on one card of 80 GiB, a third of 50
 // GiB waits with a reason that names need, card and gap, and starts within a second of the room appearing.

@@ -18,6 +18,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/auth"
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/flight"
 )
 
 // Config is what the service is started with.
@@ -30,6 +31,7 @@ type Config struct {
 	ConsulToken string
 	Anonymous   string    // role of requests without credentials; none when empty
 	Stderr      io.Writer // where the first admin key is printed, once; os.Stderr when nil
+	RecordDir   string    // folder in which decisions are kept, readable by flight.Files; none when empty
 	// FirstKey takes the first admin key, once, in the place of Stderr.
 	FirstKey func(plaintext string) error
 	Listener net.Listener
@@ -106,7 +108,12 @@ func work(ctx context.Context, c Config, edge *edge) error {
 			c.Log.Warn("database not closed", "error", err)
 		}
 	}()
-	p, err := assemble(ctx, c, db)
+	record, closeRecord, err := openRecorder(c)
+	if err != nil {
+		return err
+	}
+	defer closeRecord()
+	p, err := assemble(ctx, c, db, record)
 	if err != nil {
 		return err
 	}
@@ -119,6 +126,22 @@ func work(ctx context.Context, c Config, edge *edge) error {
 	edge.drained() // answers in progress may still need the database
 	p.submit.Wait()
 	return err
+}
+
+// recordLimit is how many bytes of decisions are kept.
+const recordLimit = 256 << 20
+
+// openRecorder opens what keeps decisions; nil when they are not to be kept.
+func openRecorder(c Config) (*flight.Recorder, func(), error) {
+	if c.RecordDir == "" {
+		return nil, func() {}, nil
+	}
+	r, err := flight.Open(c.RecordDir, recordLimit, c.Clock, c.Log)
+	return r, func() {
+		if err := r.Close(); err != nil {
+			c.Log.Warn("the last decisions are not kept", "error", err)
+		}
+	}, err
 }
 
 var _ http.Handler = (*edge)(nil)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/flight"
 )
 
 const (
@@ -108,12 +109,22 @@ func (b *switchBook) deafNodes(now time.Time) map[string]bool {
 	return out
 }
 
+// decideOnce asks the engine and keeps what it said.
+func (s *Submitter) decideOnce(snapshot engine.Snapshot, r engine.Request) engine.Decision {
+	e := s.Engine()
+	d := e.Decide(snapshot, r)
+	if s.Record != nil {
+		s.Record(flight.Entry{At: s.Clock.Now(), Plugins: e.Settings(), Snapshot: snapshot, Request: r, Decision: d})
+	}
+	return d
+}
+
 // decideAround decides, and once more without the cards of nodes that do not fetch intents, and without those that could
 // not be switched a moment ago, when it counted on one.
 func (s *Submitter) decideAround(ctx context.Context, snapshot engine.Snapshot, r engine.Request) (engine.Decision, error) {
 	var deaf []string
 	var failed []FailedSwitch
-	d := s.Engine().Decide(snapshot, r)
+	d := s.decideOnce(snapshot, r)
 	for len(d.Switches) > 0 {
 		pausing, err := s.pausing(ctx)
 		if err != nil {
@@ -125,7 +136,7 @@ func (s *Submitter) decideAround(ctx context.Context, snapshot engine.Snapshot, 
 				failed, met = pausing, pausing
 			}
 			fixCards(snapshot, met)
-			d = s.Engine().Decide(snapshot, r)
+			d = s.decideOnce(snapshot, r)
 			continue
 		}
 		if err := s.findDeaf(ctx, d.Switches); err != nil {
@@ -144,7 +155,7 @@ func (s *Submitter) decideAround(ctx context.Context, snapshot engine.Snapshot, 
 		fixForms(snapshot, func(n *engine.Node) bool {
 			return nodes[n.ID] && (len(deaf) >= deafNamed || slices.Contains(deaf, s.World.NodeName(n.ID)))
 		})
-		d = s.Engine().Decide(snapshot, r)
+		d = s.decideOnce(snapshot, r)
 	}
 	if d.Refusal != nil && len(deaf) > 0 {
 		d.Refusal.Sentence += "; " + deafSentence(deaf)

@@ -21,6 +21,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/admission"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/flight"
 	"github.com/heteroflow/heteroflow/placement-service/ledger"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
@@ -54,6 +55,8 @@ type Config struct {
 	Key    ed25519.PrivateKey    // signs grants
 	Clock  clock.Clock
 	Log    hclog.Logger
+	// Record is given every decision of the engine, its nodes not to be changed; nil when nobody keeps them.
+	Record func(flight.Entry)
 	// Expect is told which evaluation will bring a job's allocations.
 	Expect func(job watch.JobKey, evalID string)
 	// Wake is told that the queue has something to do.

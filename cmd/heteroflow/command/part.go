@@ -59,6 +59,8 @@ func serverCommand(env Env) *command {
 It answers Nomad's API under /v1 and its own under /api/v1. The first start prints the first admin key to standard
 error, once. Tokens and certificates for Nomad and Consul are taken from their own variables, such as NOMAD_TOKEN.`
 	flags := c.withPart(config.ServerAddr)
+	c.predict["record"] = complete.PredictDirs("*")
+	record := c.flags.String("record", "", "`folder` in which decisions are kept for heteroflow replay; none when left out")
 	c.run = func(ctx context.Context, _ []string) error {
 		p, err := flags.read(env, config.ServerAddr)
 		if err != nil {
@@ -73,6 +75,7 @@ error, once. Tokens and certificates for Nomad and Consul are taken from their o
 		return placement.Run(ctx, placement.Config{
 			Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
 			ConsulAddr: p.Consul.Address, ConsulToken: p.Consul.Token, Anonymous: role, Stderr: env.Stderr, Log: log,
+			RecordDir: cmp.Or(*record, p.Record),
 		})
 	}
 	return c

@@ -36,7 +36,7 @@ var registry = map[string]func(Env) *command{
 	"dev": devCommand, "engine": engineCommand, "server": serverCommand, "gateway": gatewayCommand,
 	"job run": jobRunCommand, "job status": jobStatusCommand, "job logs": jobLogsCommand,
 	"job stop": jobStopCommand, "job plan": jobPlanCommand, "job validate": jobValidateCommand,
-	"gpus": gpusCommand, "explain": explainCommand, "doctor": doctorCommand,
+	"gpus": gpusCommand, "explain": explainCommand, "replay": replayCommand, "doctor": doctorCommand,
 	"key create": keyCreateCommand, "key list": keyListCommand, "key delete": keyDeleteCommand,
 	"endpoint create": endpointCreateCommand, "endpoint list": endpointListCommand, "endpoint delete": endpointDeleteCommand,
 	"usage": usageCommand, "version": versionCommand,
@@ -105,7 +105,7 @@ func (g group) Help() string {
 
 // help is the text without a command: what there is, common things first.
 func help(commands map[string]cli.CommandFactory) string {
-	order := []string{"dev", "gpus", "job", "explain", "doctor", "usage", "key", "endpoint", "server", "gateway", "engine", "version"}
+	order := []string{"dev", "gpus", "job", "explain", "replay", "doctor", "usage", "key", "endpoint", "server", "gateway", "engine", "version"}
 	var b strings.Builder
 	b.WriteString("Usage: heteroflow [-version] [-help] <command> [flags] [arguments]\n\nCommands:\n")
 	for _, name := range order {

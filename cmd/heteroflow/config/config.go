@@ -22,6 +22,7 @@ type Part struct {
 	Anonymous   string `hcl:"anonymous,optional"`    // role of calls without a key: none, viewer, member or admin
 	LogLevel    string `hcl:"log_level,optional"`    // trace, debug, info, warn or error
 	LogJSON     bool   `hcl:"log_json,optional"`
+	Record      string `hcl:"record,optional"` // folder in which the placement service keeps its decisions; none when empty
 	Nomad       *Agent `hcl:"nomad,block"`
 	Consul      *Agent `hcl:"consul,block"`
 }
@@ -74,6 +75,7 @@ func (p *Part) overlay(from *Part) {
 	set(&p.Anonymous, from.Anonymous)
 	set(&p.LogLevel, from.LogLevel)
 	p.LogJSON = p.LogJSON || from.LogJSON
+	set(&p.Record, from.Record)
 	if from.Nomad != nil {
 		set(&p.Nomad.Address, from.Nomad.Address)
 		set(&p.Nomad.Token, from.Nomad.Token)
