@@ -151,9 +151,9 @@ func TestCatalogue(t *testing.T) {
 				bench.row()
 			}
 			back := len(e[0].Ledger())
-			for range 20 { // it is found to be well, and takes part again
+			for n := range 20 { // it is found to be well, and takes part in conversations that begin now
 				moved.Advance(4 * time.Second)
-				bench.post(chat, whole)
+				bench.post(chat, strings.Replace(whole, "hi", fmt.Sprint("hi ", n), 1))
 				bench.row()
 			}
 			if len(e[0].Ledger()) < back+3 {
