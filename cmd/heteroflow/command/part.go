@@ -7,6 +7,7 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/heteroflow/heteroflow/cmd/heteroflow/config"
+	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/server"
 	"github.com/heteroflow/heteroflow/internal/version"
 	placement "github.com/heteroflow/heteroflow/placement-service/server"
@@ -87,8 +88,14 @@ func gatewayCommand(env Env) *command {
 It finds its backends in Consul, or in Nomad's registry when no Consul is named. With -anonymous other than none,
 calls without a key are served: that is for one machine only.`
 	flags := c.withPart(config.GatewayAddr)
+	spool := c.flags.String("spool", "", "`folder` for usage while the database is away, also HETEROFLOW_SPOOL (default "+config.Spool+")")
+	c.predict["spool"] = complete.PredictDirs("*")
 	c.run = func(ctx context.Context, _ []string) error {
 		p, err := flags.read(env, config.GatewayAddr)
+		if err != nil {
+			return err
+		}
+		headers, whole, firstToken, idle, keepalive, err := p.Relay.Durations()
 		if err != nil {
 			return err
 		}
@@ -97,6 +104,8 @@ calls without a key are served: that is for one machine only.`
 		return server.Run(ctx, server.Config{
 			Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
 			ConsulAddr: p.Consul.Address, ConsulToken: p.Consul.Token, Anonymous: p.Anonymous != "none", Logger: log,
+			Spool: cmp.Or(*spool, p.Spool, config.Spool), MaxBody: p.Relay.MaxBodyMB << 20,
+			Rules: relay.Rules{Headers: headers, Whole: whole, FirstToken: firstToken, Idle: idle, Keepalive: keepalive, Tries: p.Relay.Tries},
 		})
 	}
 	return c

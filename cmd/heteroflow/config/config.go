@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/hcl/v2"
@@ -23,8 +24,53 @@ type Part struct {
 	LogLevel    string `hcl:"log_level,optional"`    // trace, debug, info, warn or error
 	LogJSON     bool   `hcl:"log_json,optional"`
 	Record      string `hcl:"record,optional"` // folder in which the placement service keeps its decisions; none when empty
+	Spool       string `hcl:"spool,optional"`  // of the gateway: folder for usage while the database is away
 	Nomad       *Agent `hcl:"nomad,block"`
 	Consul      *Agent `hcl:"consul,block"`
+	Relay       *Relay `hcl:"relay,block"` // of the gateway
+}
+
+// Relay says how long backends of the gateway may take, and how much a client may send. What is empty or 0 is the
+// gateway's default. Durations are written as 90s or 10m.
+type Relay struct {
+	Headers    string `hcl:"headers_timeout,optional"`     // to the headers of a stream
+	Whole      string `hcl:"whole_timeout,optional"`       // to those of an answer that comes whole
+	FirstToken string `hcl:"first_token_timeout,optional"` // from the headers of a stream to its first event
+	Idle       string `hcl:"idle_timeout,optional"`        // between two pieces of an answer
+	Keepalive  string `hcl:"keepalive,optional"`           // between comments in a silent stream; 0s for none
+	Tries      int    `hcl:"tries,optional"`               // backends tried for one request; 1 to 5
+	MaxBodyMB  int64  `hcl:"max_body_mb,optional"`         // MiB of a request's body
+}
+
+// Durations gives the times in the order of the fields, 0 for those left out. An error names the argument.
+func (r *Relay) Durations() (headers, whole, firstToken, idle, keepalive time.Duration, err error) {
+	var problems []error
+	read := func(name, text string, to *time.Duration, least time.Duration) {
+		if text == "" {
+			return
+		}
+		d, err := time.ParseDuration(text)
+		if err != nil || d < least {
+			problems = append(problems, fmt.Errorf("%s %q is no time that can be waited: write it as 90s or 10m", name, text))
+			return
+		}
+		*to = d
+	}
+	read("headers_timeout", r.Headers, &headers, time.Millisecond)
+	read("whole_timeout", r.Whole, &whole, time.Millisecond)
+	read("first_token_timeout", r.FirstToken, &firstToken, time.Millisecond)
+	read("idle_timeout", r.Idle, &idle, time.Millisecond)
+	read("keepalive", r.Keepalive, &keepalive, 0)
+	if r.Keepalive != "" && keepalive == 0 {
+		keepalive = -1
+	}
+	if r.Tries < 0 || r.Tries > 5 {
+		problems = append(problems, fmt.Errorf("tries %d: write 1 to 5", r.Tries))
+	}
+	if r.MaxBodyMB < 0 || r.MaxBodyMB > 4096 {
+		problems = append(problems, fmt.Errorf("max_body_mb %d: write 1 to 4096", r.MaxBodyMB))
+	}
+	return headers, whole, firstToken, idle, keepalive, errors.Join(problems...)
 }
 
 // Agent says where Nomad or Consul is; without an address there is no Consul. Certificates are named by Nomad's and
@@ -39,11 +85,13 @@ const (
 	ServerAddr  = "0.0.0.0:3333"
 	GatewayAddr = "0.0.0.0:8080"
 	NomadAddr   = "http://127.0.0.1:4646"
+	// Spool is a folder that outlives a restart of the machine.
+	Spool = "/var/lib/heteroflow/usage-spool"
 )
 
 // New gives the defaults of a part that listens on addr.
 func New(addr string) *Part {
-	return &Part{Addr: addr, Anonymous: "none", LogLevel: "info", Nomad: &Agent{Address: NomadAddr}, Consul: &Agent{}}
+	return &Part{Addr: addr, Anonymous: "none", LogLevel: "info", Nomad: &Agent{Address: NomadAddr}, Consul: &Agent{}, Relay: &Relay{}}
 }
 
 // ReadFile reads a file over what is set. Unknown arguments and blocks are errors that name their place.
@@ -76,6 +124,10 @@ func (p *Part) overlay(from *Part) {
 	set(&p.LogLevel, from.LogLevel)
 	p.LogJSON = p.LogJSON || from.LogJSON
 	set(&p.Record, from.Record)
+	set(&p.Spool, from.Spool)
+	if from.Relay != nil {
+		p.Relay = from.Relay
+	}
 	if from.Nomad != nil {
 		set(&p.Nomad.Address, from.Nomad.Address)
 		set(&p.Nomad.Token, from.Nomad.Token)
@@ -95,7 +147,7 @@ func set(target *string, value string) {
 // ReadEnv takes what the environment says, by the names that Nomad's and Consul's own tools use.
 func (p *Part) ReadEnv(getenv func(string) string) {
 	for name, target := range map[string]*string{
-		"DATABASE_URL": &p.DatabaseURL, "HETEROFLOW_LOG_LEVEL": &p.LogLevel,
+		"DATABASE_URL": &p.DatabaseURL, "HETEROFLOW_LOG_LEVEL": &p.LogLevel, "HETEROFLOW_SPOOL": &p.Spool,
 		"NOMAD_ADDR": &p.Nomad.Address, "NOMAD_TOKEN": &p.Nomad.Token,
 		"CONSUL_HTTP_ADDR": &p.Consul.Address, "CONSUL_HTTP_TOKEN": &p.Consul.Token,
 	} {
@@ -114,6 +166,8 @@ func (p *Part) Validate() error {
 	default:
 		problems = append(problems, fmt.Errorf("anonymous %q is no role: write none, viewer, member or admin", p.Anonymous))
 	}
+	_, _, _, _, _, err := p.Relay.Durations()
+	problems = append(problems, err)
 	p.Nomad.Address = withScheme(p.Nomad.Address)
 	p.Consul.Address = withScheme(p.Consul.Address)
 	return errors.Join(append(problems, checkLevel(p.LogLevel))...)

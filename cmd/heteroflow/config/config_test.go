@@ -26,6 +26,11 @@ nomad {
 consul {
   address = "consul:8500"
 }
+spool = "/var/spool/x"
+relay {
+  idle_timeout = "2m"
+  tries        = 1
+}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -37,6 +42,7 @@ consul {
 	want := &Part{
 		Addr: "127.0.0.1:1", DatabaseURL: "postgres://db/x", Anonymous: "viewer", LogLevel: "info", LogJSON: true,
 		Nomad: &Agent{Address: "https://nomad:4646", Token: "from-env"}, Consul: &Agent{Address: "http://consul:8500"},
+		Spool: "/var/spool/x", Relay: &Relay{Idle: "2m", Tries: 1},
 	}
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -65,8 +71,9 @@ func TestPart_Validate(t *testing.T) {
 	t.Parallel()
 	p := New(GatewayAddr)
 	p.Anonymous, p.LogLevel = "root", "loud"
+	p.Relay = &Relay{Idle: "soon", Headers: "-1s", Keepalive: "0s", Tries: 9, MaxBodyMB: -1}
 	err := p.Validate()
-	for _, want := range []string{"no database", `anonymous "root"`, `log_level "loud"`} {
+	for _, want := range []string{"no database", `anonymous "root"`, `log_level "loud"`, `idle_timeout "soon"`, `headers_timeout "-1s"`, "tries 9", "max_body_mb -1"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
