@@ -323,6 +323,9 @@ func TestOurs_NotesThatCannotBeRead(t *testing.T) {
 	}
 	again := s.opened(slicesOfAll)
 	doubt := "vgpu: " + reasonDoubt
+	sees(t, again, "after a start only what the administrator divided before is known", "gpu"+doubt)
+	must(os.RemoveAll(filepath.Join(s.dir, "parts")))
+	again = s.opened(slicesOfAll)
 	sees(t, again, "after a start nobody knows", doubt+doubt)
 	sees(t, again, "at every reading", doubt+doubt)
 	s.issue("t", "GPU-a", accel.Shared, grant.ShareConfirmed)

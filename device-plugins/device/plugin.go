@@ -123,6 +123,7 @@ func (p *Plugin) ready() error {
 	}
 	p.forms, p.history = book, openHistory(p.set.StateDir, p.log)
 	p.keepLeased()
+	p.recall()
 	return nil
 }
 

@@ -35,6 +35,8 @@ type tracked struct {
 	sick bool
 	good time.Time // first good reading after the last bad one, while sick
 	left int       // of a part: readings in a row that showed its board and not the part
+	// remembered is set of a part that an earlier run of the plugin knew, until a reading lists it.
+	remembered bool
 }
 
 // newTracker makes a tracker that holds back no card; hold and now may be set before its first use.
@@ -42,10 +44,18 @@ func newTracker(limit int) *tracker {
 	return &tracker{known: map[string]*tracked{}, limit: limit, now: time.Now}
 }
 
+// has tells whether a card is known by a reading of this run.
+func (t *tracker) has(uuid string) bool {
+	e := t.known[uuid]
+	return e != nil && !e.remembered
+}
+
 // fail notes a reading that could not be made.
 func (t *tracker) fail(err error) {
 	for _, e := range t.known {
-		t.worse(e, err.Error())
+		if !e.remembered {
+			t.worse(e, err.Error())
+		}
 	}
 }
 
@@ -108,6 +118,7 @@ func (t *tracker) observe(listed []accel.Card) {
 			t.worse(e, reasonMissing)
 		case replaced(e.card, listed, before):
 			delete(t.known, uuid)
+		case e.remembered:
 		default:
 			if t.worse(e, reasonMissing); e.sick && len(t.known) > mostKnown {
 				delete(t.known, uuid)
@@ -120,7 +131,8 @@ func (t *tracker) observe(listed []accel.Card) {
 // take files one listed card and returns the identities it stands for. The named are listed themselves: another card at
 // their place says nothing of them.
 func (t *tracker) take(c accel.Card, named map[string]bool) []string {
-	if e := t.known[c.UUID]; e != nil {
+	known := t.known[c.UUID]
+	if e := known; e != nil && !e.remembered {
 		t.update(e, c)
 		stands := []string{c.UUID}
 		if !c.Health.OK { // the parts of a board die with it
@@ -133,7 +145,7 @@ func (t *tracker) take(c accel.Card, named map[string]bool) []string {
 		}
 		return stands
 	}
-	if placeOnly(c) || !c.Health.OK {
+	if known == nil && (placeOnly(c) || !c.Health.OK) {
 		// A dead card often cannot say who it is. What is known at its place is what died, partitions included.
 		heirs := slices.DeleteFunc(t.at(c), func(uuid string) bool { return named[uuid] })
 		if len(heirs) > 0 {
@@ -253,13 +265,17 @@ func (t *tracker) update(e *tracked, c accel.Card) {
 	}
 }
 
-// cards lists every known card with its health, ordered by index and identity.
+// cards lists every known card with its health, ordered by index and identity. A part that is only remembered is listed, as one
+// that cannot be used, once a reading has shown its card without it.
 func (t *tracker) cards() []accel.Card {
 	cards := make([]accel.Card, 0, len(t.known))
 	for _, e := range t.known {
+		if e.remembered && e.bad == 0 {
+			continue
+		}
 		c := e.card
 		c.Health = accel.Health{OK: true}
-		if e.sick {
+		if e.sick || e.remembered {
 			c.Health = accel.Health{Reason: e.why}
 		}
 		cards = append(cards, c)

@@ -21,6 +21,7 @@ type source struct {
 	tracker  *tracker              // guarded by Plugin.mu
 	reported bool                  // guarded by Plugin.mu: it has answered, or failed to, once
 	trouble  string                // guarded by Plugin.mu: why it cannot be read, as logged last
+	memory   *partMemory           // guarded by Plugin.mu: nil before the first use
 	near     map[string]neighbours // guarded by Plugin.mu: by UUID
 
 	detecting, sampling, listing, linking, telling atomic.Bool
@@ -108,6 +109,7 @@ func (p *Plugin) observe(ctx context.Context, s *source) {
 		}
 		s.trouble = ""
 		p.take(s, p.own(before, p.age(s), valid(cards)))
+		p.memorize(s)
 	}
 	p.dropLeased()
 	p.disputed(s.tracker.cards())
@@ -123,10 +125,10 @@ func (p *Plugin) take(s *source, cards []accel.Card) {
 	before := maps.Clone(s.tracker.known)
 	at := slices.Index(p.sources, s)
 	s.tracker.observe(slices.DeleteFunc(cards, func(c accel.Card) bool {
-		return slices.ContainsFunc(p.sources[:max(at, 0)], func(o *source) bool { return o.tracker.known[c.UUID] != nil })
+		return slices.ContainsFunc(p.sources[:max(at, 0)], func(o *source) bool { return o.tracker.has(c.UUID) })
 	}))
 	for _, o := range p.sources[at+1:] {
-		maps.DeleteFunc(o.tracker.known, func(uuid string, _ *tracked) bool { return s.tracker.known[uuid] != nil })
+		maps.DeleteFunc(o.tracker.known, func(uuid string, _ *tracked) bool { return s.tracker.has(uuid) })
 	}
 	for uuid := range before {
 		if s.tracker.known[uuid] == nil {
