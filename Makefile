@@ -76,6 +76,10 @@ bench: ## measure the figures of the README
 	@set -o pipefail; \
 	figure() { $(GO) test -run '^$$' -bench "^Benchmark$$1$$" -benchtime $$2 ./$$3 | grep '^Benchmark'; }; \
 	figure Decision 200x placement-service/engine; \
+	figure Choose 200x placement-service/engine/links; \
+	figure Gang512 20x placement-service/engine/gang; \
+	figure KueueTopology 1x placement-service/engine/gang; \
+	$(GO) test -run '^$$' -bench '^BenchmarkRacks$$' -benchtime 1x -timeout 60m ./placement-service/engine/gang | grep -E '^Benchmark|not from' || exit 1; \
 	figure ProxyAdded 300x placement-service/server; \
 	figure Start 3x internal/embedded; \
 	figure 'Cycle8Cards.*' 50x device-plugins/nvidia; \

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -52,6 +53,23 @@ func (p *plan) applyShare(c *docker.Container) {
 	if p.setup.IPCHost {
 		c.IPCMode = "host"
 	}
+}
+
+// checkShares refuses a container that sees something else than its shares at their places.
+func (r *dockerRuntime) checkShares(ctx context.Context, p *plan, rec *record) error {
+	if len(p.setup.Mounts) == 0 {
+		return nil
+	}
+	state, err := r.engine.State(ctx, rec.Container)
+	if err != nil || state.PID == 0 {
+		return err // it has ended
+	}
+	err = sharesSeen(state.PID, rec.Container, p.setup.Mounts)
+	if errors.Is(err, errNotSeen) {
+		r.log.Warn("whether an image's links lead around a share is not checked", "task_id", p.cfg.GetId(), "error", err)
+		return nil
+	}
+	return err
 }
 
 // heldOf is what a record keeps of shares.

@@ -114,6 +114,9 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 	}
 	spec.TaskID, spec.Stdout, spec.Stderr = id, p.cfg.GetStdoutPath(), p.cfg.GetStderrPath()
 	status, err := d.launcher.Launch(ctx, dir, spec)
+	if containers, ok := run.(*dockerRuntime); ok && err == nil {
+		err = containers.checkShares(ctx, p, r)
+	}
 	if err == nil && ctx.Err() != nil {
 		err = fmt.Errorf("the start was given up, nobody would hear of the task: %w", ctx.Err())
 	}
