@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -242,7 +241,11 @@ func taskPID(t *testing.T, file string, before int) (pid int) {
 	return pid
 }
 
-func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
+// alive does not count one that has ended and whose status nobody has fetched yet.
+func alive(pid int) bool {
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(state), ") Z ")
+}
 
 // leftovers looks for processes whose command line names the data folder.
 func leftovers(t *testing.T, data string) {
