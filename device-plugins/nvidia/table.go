@@ -34,6 +34,7 @@ func parseTable(out string) (report, bool) {
 	}
 	section := "gpus"
 	var current *gpu
+	below := 0 // lines since that of the address
 	for line := range lines(out) {
 		switch {
 		case strings.Contains(line, "MIG devices:"):
@@ -60,16 +61,19 @@ func parseTable(out string) (report, bool) {
 			continue
 		}
 		if pci := tablePCI.FindString(cells[1]); pci != "" {
-			if current = nil; len(r.gpus) < maxBoards {
+			if current, below = nil, 0; len(r.gpus) < maxBoards {
 				r.gpus = append(r.gpus, tableGPU(cells, pci))
 				current = &r.gpus[len(r.gpus)-1]
 			}
-		} else if current != nil {
+		} else if below++; current != nil && below <= mostBelow {
 			current.tableValues(cells)
 		}
 	}
 	return r, len(r.gpus) > 0
 }
+
+// mostBelow bounds the lines that are of one board: real ones have one or two below that of the address.
+const mostBelow = 8
 
 func tableGPU(cells []string, pci string) gpu {
 	g := gpu{pci: pciAddress(pci)}

@@ -44,7 +44,7 @@ func cardNumber(s string) (int, bool) {
 	return *index, true
 }
 
-// mostListed bounds the cards that are put in order: no node has so many.
+// mostListed bounds the items of a list and the cards that are put in order: no node has so many.
 const mostListed = 1024
 
 func (v Value) entries(yield func(Entry) bool) {

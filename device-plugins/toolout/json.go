@@ -17,6 +17,9 @@ const maxTries = 4
 
 // JSON finds the first JSON value that starts a line: tools print banners before it and warnings behind it.
 func JSON(out string) (Value, bool) {
+	if !strings.ContainsAny(out, "{[") {
+		return "", false
+	}
 	for tries := 0; out != "" && tries < maxTries; {
 		line, below, _ := strings.Cut(out, "\n")
 		if start := strings.TrimLeft(line, " \t\r"); start != "" && (start[0] == '{' || start[0] == '[') {
@@ -150,18 +153,19 @@ func (v Value) IsObject() bool { return v != "" && v[0] == '{' }
 // IsList tells whether the value has items.
 func (v Value) IsList() bool { return v != "" && v[0] == '[' }
 
-// Items are the values of a list, in their order; none of any other value.
+// Items are the values of a list, in their order, up to a number that no real list has; none of any other value.
 func (v Value) Items() iter.Seq[Value] {
 	return func(yield func(Value) bool) {
 		if !v.IsList() {
 			return
 		}
-		for s := space(string(v[1:])); s[0] != ']'; s = space(strings.TrimPrefix(s, ",")) {
+		s := space(string(v[1:]))
+		for n := 0; s[0] != ']' && n < mostListed; n++ {
 			rest, _ := skip(s, 0)
 			if !yield(Value(s[:len(s)-len(rest)])) {
 				return
 			}
-			s = space(rest)
+			s = space(strings.TrimPrefix(space(rest), ","))
 		}
 	}
 }

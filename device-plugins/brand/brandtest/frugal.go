@@ -162,12 +162,12 @@ func renumbered(text string, i int) string {
 		for end < len(text) && text[end] >= '0' && text[end] <= '9' {
 			end++
 		}
-		if n, err := strconv.Atoi(text[at:end]); err == nil && end-at <= 4 {
-			greater := strconv.Itoa(n + i)
-			out = append(append(out, "0000"[:max(0, end-at-len(greater))]...), greater...)
-		} else {
+		if end == at || end-at > 4 {
 			end = max(end, at+1)
 			out = append(out, text[at:end]...)
+		} else if n, err := strconv.Atoi(text[at:end]); err == nil {
+			greater := strconv.Itoa(n + i)
+			out = append(append(out, "0000"[:max(0, end-at-len(greater))]...), greater...)
 		}
 		at = end
 	}
