@@ -27,6 +27,8 @@ var vocabulary = map[string]string{
 	"internal/accel":           "the brand's word, and the variables by which its containers see cards",
 	"device-plugins/catalogue": "the brand's products, and how they round shares",
 	"task-driver":              "what a container needs besides the card",
+
+	"placement-service/engine/collective": "what the brand's communication library is told",
 }
 
 // To read a brand's cards takes one package with its data, and one line in the registry.
