@@ -123,7 +123,7 @@ func (u *Upload) keep(p []byte) error {
 // readAt reads what was kept, and reads on where nothing is. The lock is held.
 func (u *Upload) readAt(p []byte, at int64) (int, error) {
 	for at >= u.size {
-		if err := u.more(); err != nil {
+		if err := u.more(); err != nil && at >= u.size { // the last piece may come together with the end
 			return 0, err
 		}
 	}

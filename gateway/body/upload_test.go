@@ -106,6 +106,24 @@ func TestUpload_StreamsOnceTheModelIsKnown(t *testing.T) {
 	}
 }
 
+// TestUpload_EndComesWithTheLastPiece, as net/http gives it: nothing of the last piece is lost when the model came first.
+func TestUpload_EndComesWithTheLastPiece(t *testing.T) {
+	t.Parallel()
+	const raw = "--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--x\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n"
+	body := raw + strings.Repeat("f", 100_000) + "\r\n--x--\r\n"
+	u, err := NewUpload(iotest.DataErrReader(strings.NewReader(body)), "multipart/form-data; boundary=x", t.TempDir(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	if _, err := u.Model(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := io.ReadAll(u.Reader("")); string(all) != body || err != nil {
+		t.Errorf("%d bytes of %d, %v", len(all), len(body), err)
+	}
+}
+
 func TestUpload_Refuses(t *testing.T) {
 	t.Parallel()
 	field := func(name, value string) string {
