@@ -90,6 +90,13 @@ func applicationXids() []int { return []int{13, 31, 43, 45, 68, 69, 109} }
 // literal is a list as HCL.
 func literal(numbers []int) string { return strings.ReplaceAll(fmt.Sprint(numbers), " ", ", ") }
 
+// minPeriod and maxPeriod bound the time between two readings: with less the machine would do little but start tools, with
+// more a dead card would be given away for hours.
+const (
+	minPeriod = 100 * time.Millisecond
+	maxPeriod = 10 * time.Minute
+)
+
 // settings is a Config that was checked.
 type settings struct {
 	Config
@@ -110,8 +117,10 @@ func (c Config) check() (settings, error) {
 	} else if s.sliceMiB < 64 {
 		bad(`slice_memory: %q makes too many slices: write "256MiB" or more`, c.SliceMemory)
 	}
-	if s.period, err = time.ParseDuration(c.FingerprintPeriod); err != nil || s.period <= 0 {
+	if s.period, err = time.ParseDuration(c.FingerprintPeriod); err != nil {
 		bad(`fingerprint_period: %q is not a time: write for example "5s"`, c.FingerprintPeriod)
+	} else if s.period < minPeriod || s.period > maxPeriod {
+		bad(`fingerprint_period: %q is not between 100ms and 10m: write for example "5s"`, c.FingerprintPeriod)
 	}
 	if s.hold, err = time.ParseDuration(c.RecoveryHold); err != nil || s.hold < 0 {
 		bad(`recovery_hold: %q is not a time: write for example "10s"`, c.RecoveryHold)

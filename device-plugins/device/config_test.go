@@ -18,7 +18,13 @@ func TestConfig_RefusalsSayWhatToWrite(t *testing.T) {
 		"slice without unit":    {func(c *Config) { c.SliceMemory = "1" }, `write "1GiB"`},
 		"slices too small":      {func(c *Config) { c.SliceMemory = "1MiB" }, `write "256MiB"`},
 		"period":                {func(c *Config) { c.FingerprintPeriod = "5" }, `write for example "5s"`},
-		"period zero":           {func(c *Config) { c.FingerprintPeriod = "0s" }, `write for example "5s"`},
+		"period zero":           {func(c *Config) { c.FingerprintPeriod = "0s" }, `not between 100ms and 10m: write for example "5s"`},
+		"period below zero":     {func(c *Config) { c.FingerprintPeriod = "-5s" }, `not between 100ms and 10m: write for example "5s"`},
+		"period too short":      {func(c *Config) { c.FingerprintPeriod = "1ns" }, `"1ns" is not between 100ms and 10m`},
+		"period just too short": {func(c *Config) { c.FingerprintPeriod = "99.9ms" }, `not between 100ms and 10m`},
+		"period too long":       {func(c *Config) { c.FingerprintPeriod = "10m1ns" }, `not between 100ms and 10m`},
+		"period without end":    {func(c *Config) { c.FingerprintPeriod = "2000000h" }, `not between 100ms and 10m`},
+		"period past any clock": {func(c *Config) { c.FingerprintPeriod = "99999999h" }, `is not a time: write for example "5s"`},
 		"samples":               {func(c *Config) { c.BadSamples = 0 }, "write 1 or more"},
 		"brand":                 {func(c *Config) { c.Vendors = []string{"nvidea"} }, "write one of nvidia"},
 		"server":                {func(c *Config) { c.Server = "placement:3333" }, `write for example "https://`},
@@ -44,6 +50,13 @@ func TestConfig_RefusalsSayWhatToWrite(t *testing.T) {
 	}
 	if _, err := DefaultConfig().check(); err != nil {
 		t.Errorf("defaults: %v", err)
+	}
+	for _, period := range []string{"100ms", "1s", "600s"} {
+		cfg := DefaultConfig()
+		cfg.FingerprintPeriod = period
+		if set, err := cfg.check(); err != nil || set.period < minPeriod || set.period > maxPeriod {
+			t.Errorf("period %s: %s, %v", period, set.period, err)
+		}
 	}
 }
 

@@ -47,9 +47,11 @@ func startLinked(t *testing.T, l *linked) *Plugin {
 	l.reads = make(chan int, 100)
 	p := start(t, nil, l.bench)
 	p.build = func(Config) ([]Detector, error) { return []Detector{l}, nil }
+	period := p.set.period
 	if err := p.Use(p.set.Config); err != nil {
 		t.Fatal(err)
 	}
+	p.set.period = period
 	return p
 }
 

@@ -82,13 +82,14 @@ func start(t *testing.T, change func(*Config), benches ...*bench) *Plugin {
 	}, hclog.NewNullLogger())
 	p.limit, p.retry = 300*time.Millisecond, 5*time.Millisecond
 	cfg := DefaultConfig()
-	cfg.FingerprintPeriod, cfg.BadSamples, cfg.RecoveryHold, cfg.StateDir = "5ms", 2, "0s", t.TempDir()
+	cfg.BadSamples, cfg.RecoveryHold, cfg.StateDir = 2, "0s", t.TempDir()
 	if change != nil {
 		change(&cfg)
 	}
 	if err := p.Use(cfg); err != nil {
 		t.Fatal(err)
 	}
+	p.set.period = 5 * time.Millisecond // less than a config may ask for
 	return p
 }
 
@@ -397,27 +398,36 @@ func leaseDir(p *Plugin) string { return filepath.Join(p.set.StateDir, "leases")
 // Two tools may list one card, such as a maker's new and old one: it is offered once, and always by the same of them.
 func TestFingerprint_CardOfTwoSources(t *testing.T) {
 	t.Parallel()
-	first := &bench{name: "first", hang: make(chan struct{}), cards: []accel.Card{good("GPU-a", "0000:01:00.0")}}
-	second := &bench{name: "second", cards: []accel.Card{good("GPU-a", "0000:01:00.0"), good("GPU-b", "0000:02:00.0")}}
-	second.cards[0].Model = "A40-again"
-	p := start(t, nil, first, second)
-	go func() {
-		for calls := 0; calls < 3; time.Sleep(time.Millisecond) { // the second is read before the first
-			second.set(func(b *bench) { calls = b.calls })
-		}
-		close(first.hang)
-	}()
-	messages := fingerprint(t, p)
+	const first, second = 0, 1
 	want := []string{
 		"nvidia/card/A40-49574521 [] ok", "nvidia/card/A40-" + accel.ShortID(accel.NVIDIA, "GPU-b") + " [] ok", "nvidia/gpu/A40 [GPU-a GPU-b] ok",
 	}
-	wantLines(t, receive(t, messages), want...)
-	before := 0
-	second.set(func(b *bench) { before = b.calls })
-	for calls := 0; calls < before+3; time.Sleep(time.Millisecond) {
-		second.set(func(b *bench) { calls = b.calls })
-	}
-	if len(messages) > 0 {
-		t.Errorf("another message: %v", lines(<-messages))
+	for name, readings := range map[string][]int{
+		"in their order":              {first, second, first, second},
+		"the second is read before":   {second, first, second, first},
+		"the second is read oftener":  {second, second, first, second, second, second},
+		"the first is read oftener":   {first, first, second, first, first, first},
+		"the second is late and once": {first, first, second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			again := good("GPU-a", "0000:01:00.0")
+			again.Model = "A40-again"
+			p := start(t, nil, &bench{name: "first", cards: []accel.Card{good("GPU-a", "0000:01:00.0")}},
+				&bench{name: "second", cards: []accel.Card{again, good("GPU-b", "0000:02:00.0")}})
+			if err := p.ready(); err != nil {
+				t.Fatal(err)
+			}
+			read := map[int]bool{}
+			for step, n := range readings {
+				p.observe(t.Context(), p.sources[n])
+				if read[n] = true; len(read) < 2 {
+					continue
+				}
+				if groups, _ := p.groups(); !slices.Equal(lines(groups), want) {
+					t.Errorf("reading %d: %v, want %v", step, lines(groups), want)
+				}
+			}
+		})
 	}
 }

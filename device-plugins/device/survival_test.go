@@ -103,11 +103,12 @@ func TestFingerprint_NeverEndsWhateverADetectorDoes(t *testing.T) {
 			p := New(func(Config) ([]Detector, error) { return []Detector{d, other}, nil }, hclog.NewNullLogger())
 			p.limit = 100 * time.Millisecond
 			cfg := DefaultConfig()
-			cfg.FingerprintPeriod, cfg.BadSamples, cfg.RecoveryHold, cfg.StateDir = "5ms", 1, "0s", t.TempDir()
+			cfg.BadSamples, cfg.RecoveryHold, cfg.StateDir = 1, "0s", t.TempDir()
 			cfg.UnhealthyOn, cfg.TextfileDir = []string{"ecc"}, t.TempDir()
 			if err := p.Use(cfg); err != nil {
 				t.Fatal(err)
 			}
+			p.set.period = 5 * time.Millisecond
 			messages := fingerprint(t, p)
 			await := func(want string) {
 				t.Helper()

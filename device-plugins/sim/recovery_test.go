@@ -39,7 +39,7 @@ func TestFingerprint_FaultAndRepair(t *testing.T) {
 		return []device.Detector{brands[0]}, nil
 	}, hclog.NewNullLogger())
 	cfg := device.DefaultConfig()
-	cfg.StateDir, cfg.FingerprintPeriod, cfg.RecoveryHold = t.TempDir(), "5ms", "50ms"
+	cfg.StateDir, cfg.FingerprintPeriod, cfg.RecoveryHold = t.TempDir(), "100ms", "50ms"
 	if err := p.Use(cfg); err != nil {
 		t.Fatal(err)
 	}
