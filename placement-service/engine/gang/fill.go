@@ -52,8 +52,8 @@ type cost struct {
 
 func (a *cost) compare(b *cost) int {
 	return cmp.Or(
-		cmp.Compare(a.cut, b.cut), cmp.Compare(a.broken.nodes, b.broken.nodes), cmp.Compare(a.broken.parts, b.broken.parts),
-		cmp.Compare(a.broken.pairs, b.broken.pairs), cmp.Compare(a.left, b.left), cmp.Compare(a.whole, b.whole),
+		cmp.Compare(a.cut, b.cut), cmp.Compare(a.broken.nodes, b.broken.nodes), cmp.Compare(a.left, b.left),
+		cmp.Compare(a.broken.parts, b.broken.parts), cmp.Compare(a.broken.pairs, b.broken.pairs), cmp.Compare(a.whole, b.whole),
 	)
 }
 

@@ -60,8 +60,8 @@ func TestPlace(t *testing.T) {
 		"a member in a broken part rather than a whole one": {
 			taken: map[int][]uint8{4: {3, 0}}, ask: Ask{Members: 1, Cards: 1}, want: "z0r1n1[1 0]",
 		},
-		"a member leaves a pair whole": {
-			taken: map[int][]uint8{4: {2, 4}, 5: {1, 4}}, ask: Ask{Members: 1, Cards: 1}, want: "z0r1n2[1 0]",
+		"a member in the fuller node, and leaves a pair whole": {
+			taken: map[int][]uint8{3: {0, 4}, 4: {2, 4}, 5: {3, 3}}, ask: Ask{Members: 1, Cards: 1}, want: "z0r1n2[1 0]",
 		},
 		"a member in one part rather than cut in two": {
 			taken: map[int][]uint8{4: {3, 3}}, ask: Ask{Members: 1, Cards: 2}, want: "z0r1n0[2 0]",

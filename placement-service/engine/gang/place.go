@@ -74,7 +74,7 @@ func (c *Cluster) Check(a Ask) error {
 //
 // A gang goes to the innermost domain that holds it, a single node if there is one. Among those, to the one with the
 // least room to spare, so that the emptier ones stay for larger gangs; members that fit into one node go to the fullest
-// node that holds them without cutting them up between its parts. Where no domain holds it, it fills the emptiest ones,
+// node that holds them without cutting them up between its parts, an untouched one last. Where no domain holds it, it fills the emptiest ones,
 // so that it spreads over as few as can be.
 func (c *Cluster) Place(a Ask) ([]Slot, *Short) {
 	v := c.view(&a)
