@@ -522,10 +522,10 @@ func TestEngine_WhoseHeadersComeWithTheFirstToken(t *testing.T) {
 		e := mockengine.New(t, behaviour{Gate: gate})
 		b := setUp(t, of{
 			engines: []*mockengine.Engine{e}, tags: []string{discover.EngineTag + kind},
-			rules: relay.Rules{Headers: 50 * time.Millisecond, FirstToken: time.Minute},
+			rules: relay.Rules{Headers: time.Second, FirstToken: time.Minute},
 		})
 		if want == http.StatusOK {
-			time.AfterFunc(200*time.Millisecond, func() { close(gate) })
+			time.AfterFunc(1500*time.Millisecond, func() { close(gate) })
 		}
 		if g := b.post(chat, streamed); g.status != want {
 			t.Errorf("%s: %d %s", kind, g.status, g.body)
