@@ -5,7 +5,16 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/heteroflow/heteroflow/placement-service/engine/potential"
 )
+
+// ours is our scorer that knows the demand of the list.
+func ours(c *Cluster) *potential.Policy {
+	p := potential.NewPolicy()
+	p.Learn(c.Mix(), c.Supply())
+	return p
+}
 
 // limits are what one experiment must reach. For load "fill" the two numbers are the cards allocated at 100 and 130 %
 // asked for; else the cards allocated and the part of the demand that was lost.

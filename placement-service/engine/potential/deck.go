@@ -13,7 +13,7 @@ const (
 	sequenceLength = 36
 	// Requests without cards can go to nodes without cards, or between others where processors are left over; at their
 	// full number they would hide what cards are worth.
-	cardlessShare = 0.3
+	cardlessShare = 0.2
 )
 
 // deck is a fixed set of sequences of requests. They are the same for all nodes and decisions, so that potentials
