@@ -5,11 +5,8 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 	"runtime"
 	"slices"
@@ -88,7 +85,7 @@ func record(ctx context.Context, cfg device.Config, log hclog.Logger) (device.Di
 		},
 		Calls: tools.Recording(), Snapshot: files.Snapshot(),
 	}
-	if raw.History, err = os.ReadFile(filepath.Join(cfg.StateDir, health.File)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if raw.History, err = health.Text(cfg.StateDir); err != nil {
 		log.Warn("health history cannot be read, the bundle has none", "error", err)
 	}
 	if raw.Findings, err = json.Marshal(d); err != nil {

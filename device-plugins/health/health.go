@@ -1,4 +1,4 @@
-// Package health is the history of what befell the cards of a node: a bounded file of lines that the device plugin writes
+// Package health is the history of what befell the cards of a node: bounded files of lines that the device plugin writes
 // and the doctor reads. Judging cards does not belong here.
 package health
 
@@ -12,14 +12,16 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/moby/sys/atomicwriter"
+	"github.com/heteroflow/heteroflow/internal/filelock"
 )
 
-// File is the name of the history in the plugin's state folder.
+// File is the name of the history in the plugin's state folder, of its newer half when it is long.
 const File = "health.jsonl"
 
 const (
-	mostBytes = 256 << 10 // of the file, before its older half goes
+	olderFile = "health.old.jsonl"
+	lockFile  = "health.lock"
+	mostBytes = 256 << 10 // of both halves
 	mostText  = 500       // bytes of a reason: tools may say a lot
 )
 
@@ -46,23 +48,14 @@ type Record struct {
 	Reason string    `json:"reason,omitempty"` // in the words of the plugin or the tool
 }
 
-// Append adds records to the history in dir, which is made when absent. Of a history that has grown too long the newer
-// half is kept.
+// Append adds records to the history in dir, which is made when absent. Two processes may do so at once, as while a plugin
+// is replaced by a newer one: the records of a call are one write to the end of the file, and none is lost. Of a history
+// that has grown too long the older half goes.
 func Append(dir string, records ...Record) error {
 	if len(records) == 0 {
 		return nil
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("make folder of the health history: %w", err)
-	}
-	path := filepath.Join(dir, File)
-	body, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read health history: %w", err)
-	}
-	if len(body) > 0 && body[len(body)-1] != '\n' { // somebody edited it
-		body = append(body, '\n')
-	}
+	var body []byte
 	for _, r := range records {
 		if len(r.Reason) > mostText {
 			r.Reason = string(bytes.ToValidUTF8([]byte(r.Reason[:mostText]), nil)) + "…"
@@ -73,28 +66,120 @@ func Append(dir string, records ...Record) error {
 		}
 		body = append(append(body, line...), '\n')
 	}
-	if len(body) > mostBytes {
-		body = body[len(body)-mostBytes/2:]
-		body = body[bytes.IndexByte(body, '\n')+1:]
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make folder of the health history: %w", err)
 	}
-	// Written whole: changes are rare, and a reader or a crash never meets half a record.
-	if err := atomicwriter.WriteFile(path, body, 0o644); err != nil {
-		return fmt.Errorf("write health history: %w", err)
+	tooLong := rotate(dir) // a history that is too long is better than one with holes
+	for {
+		kept, err := write(dir, body)
+		if err != nil {
+			return fmt.Errorf("write health history: %w", err)
+		}
+		if kept {
+			return tooLong
+		}
+	}
+}
+
+// rotate makes a file that is full the older half. Another process that has it open writes to the older half then, which is
+// read too. The lock is for looking and renaming only, so that who comes second does not put a file that has just begun in
+// place of the older half; who does not get it leaves the renaming to the one that has it.
+func rotate(dir string) error {
+	path := filepath.Join(dir, File)
+	if !full(path) {
+		return nil
+	}
+	lock, err := filelock.Try(filepath.Join(dir, lockFile))
+	if err != nil {
+		return fmt.Errorf("shorten health history: %w", err)
+	}
+	if lock == nil {
+		return nil
+	}
+	if full(path) {
+		err = os.Rename(path, filepath.Join(dir, olderFile))
+	}
+	if err = errors.Join(err, lock.Release()); err != nil {
+		return fmt.Errorf("shorten health history: %w", err)
 	}
 	return nil
+}
+
+func full(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Size() >= mostBytes/2
+}
+
+// write adds the body to the file. It is not kept where the file became the older half, and went, between opening and writing.
+func write(dir string, body []byte) (kept bool, err error) {
+	f, err := os.OpenFile(filepath.Join(dir, File), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	last := []byte{'\n'}
+	if info.Size() > 0 {
+		if _, err := f.ReadAt(last, info.Size()-1); err != nil {
+			return false, err
+		}
+	}
+	if last[0] != '\n' { // somebody edited it, or the disk was full
+		body = append([]byte{'\n'}, body...)
+	}
+	if _, err := f.Write(body); err != nil {
+		return false, err
+	}
+	if err := f.Sync(); err != nil { // what befell the card may take the machine with it
+		return false, err
+	}
+	for _, name := range []string{File, olderFile} { // in the order in which a file has the names
+		if named, err := os.Stat(filepath.Join(dir, name)); err == nil && os.SameFile(info, named) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Text is the history in dir as it is written, oldest first, empty where there is none.
+func Text(dir string) ([]byte, error) {
+	path := filepath.Join(dir, File)
+	for {
+		before, _ := os.Stat(path) // a file that cannot be looked at cannot be read: that tells why
+		newer, err := read(path)   // first: what a process wrote before it wrote to this one is in the older half by now
+		if err != nil {
+			return nil, err
+		}
+		older, err := read(filepath.Join(dir, olderFile))
+		if err != nil {
+			return nil, err
+		}
+		after, _ := os.Stat(path)
+		if before == nil && after == nil || before != nil && after != nil && os.SameFile(before, after) {
+			return append(older, newer...), nil
+		} // else it became the older half meanwhile
+	}
+}
+
+func read(path string) ([]byte, error) {
+	body, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read health history: %w", err)
+	}
+	if len(body) > 0 && body[len(body)-1] != '\n' {
+		body = append(body, '\n')
+	}
+	return body, nil
 }
 
 // Read gives the history in dir, oldest first. There is none where the file is absent. Lines that are no record are left
 // out: somebody may have edited the file.
 func Read(dir string) ([]Record, error) {
-	body, err := os.ReadFile(filepath.Join(dir, File))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read health history: %w", err)
-	}
-	return parse(body), nil
+	body, err := Text(dir)
+	return parse(body), err
 }
 
 func parse(body []byte) []Record {
