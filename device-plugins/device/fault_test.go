@@ -172,7 +172,7 @@ func TestStats_ProcessWithoutAGrantIsFlaggedOnce(t *testing.T) {
 	if got := look([]int{}); *got["GPU-b"].foreign != 0 || !strings.Contains(log.String(), "uses the card any more") {
 		t.Errorf("%+v %s", got["GPU-b"], log)
 	}
-	if err := grant.MarkReserved(leaseDir(p), grant.Reservation{Cards: []grant.Card{{UUID: "GPU-b"}}}, p.now()); err != nil {
+	if err := p.marks.Add(grant.Reservation{Cards: []grant.Card{{UUID: "GPU-b"}}}, p.now()); err != nil {
 		t.Fatal(err)
 	}
 	if got := look([]int{5}); got["GPU-b"].foreign != nil {

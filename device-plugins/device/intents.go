@@ -298,18 +298,15 @@ func (p *Plugin) held(uuid string) string {
 }
 
 func (p *Plugin) heldLocked(uuid string) string {
-	dir := p.leasesDir()
-	if err := grant.TidyReserved(dir, p.now(), reserveGrace); err != nil {
-		p.log.Warn("old reservations stay", "error", err)
-	}
-	reserved, err := grant.Reserved(dir)
+	p.tidy()
+	reserved, err := p.marks.Fresh(reserveGrace)
 	if err != nil {
 		return "the reservations handed out cannot be read: " + err.Error()
 	}
-	if at, ok := reserved[uuid]; ok && p.now().Sub(at) < reserveGrace {
+	if reserved[uuid] {
 		return "it was reserved a moment ago"
 	}
-	leases, err := grant.Leases(dir)
+	leases, err := grant.Leases(p.leasesDir())
 	if err != nil {
 		return "the leases of running tasks cannot be read: " + err.Error()
 	}

@@ -154,10 +154,7 @@ func TestIntent_WaitsUntilTheCardIsEmpty(t *testing.T) {
 			func(t *testing.T, p *Plugin, _ *bench) {
 				p.mu.Lock()
 				defer p.mu.Unlock()
-				r := grant.Reservation{Instances: []string{"GPU-a"}, Cards: []grant.Card{{UUID: "GPU-a"}}}
-				if err := grant.MarkReserved(p.leasesDir(), r, p.now().Add(-time.Hour)); err != nil {
-					t.Error(err)
-				}
+				p.elapsed = func() time.Duration { return reserveGrace * 2 }
 			},
 		},
 		"reservation that the driver took over": {
@@ -326,5 +323,40 @@ func TestIntentClient_SaysWhatToWrite(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "GPU-a") {
 			t.Errorf("%s: %v; want it to say %q, and not to list the node's cards", name, err, c.want)
 		}
+	}
+}
+
+// Between a reservation and its task's lease the clock may be set: that makes no reservation older or younger than it is.
+func TestHeld_ClockIsSet(t *testing.T) {
+	t.Parallel()
+	for name, jump := range map[string]time.Duration{"forward": time.Hour, "a minute forward": reserveGrace, "back": -time.Hour, "not": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, nil, &bench{name: "x", cards: []accel.Card{good("GPU-a", "")}})
+			var passed time.Duration
+			p.elapsed = func() time.Duration { return passed }
+			messages := fingerprint(t, p)
+			receive(t, messages)
+			reservation(t, p, "GPU-a")
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			now := p.now()
+			p.now = func() time.Time { return now.Add(jump) }
+			for _, passed = range []time.Duration{0, reserveGrace - 1} {
+				if why := p.heldLocked("GPU-a"); why != "it was reserved a moment ago" {
+					t.Errorf("after %s: held because %q", passed, why)
+				}
+				if granted, err := p.granted(); err != nil || !granted["GPU-a"] {
+					t.Errorf("after %s: granted are %v, %v", passed, granted, err)
+				}
+			}
+			passed = reserveGrace
+			if why := p.heldLocked("GPU-a"); why != "" {
+				t.Errorf("after %s: held because %q", passed, why)
+			}
+			if granted, err := p.granted(); err != nil || granted["GPU-a"] {
+				t.Errorf("after %s: granted are %v, %v", passed, granted, err)
+			}
+		})
 	}
 }

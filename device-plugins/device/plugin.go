@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/devicepb"
 	"github.com/heteroflow/heteroflow/internal/nomadplugin/hclspec"
@@ -33,14 +34,17 @@ type Plugin struct {
 	log   hclog.Logger
 	build Build
 	now   func() time.Time
-	limit time.Duration // of one call to a detector
-	retry time.Duration // first pause after a failed call to the placement service, and between tries to switch a busy card
+	// elapsed is the time since the plugin was made, whatever is done to the clock.
+	elapsed func() time.Duration
+	limit   time.Duration // of one call to a detector
+	retry   time.Duration // first pause after a failed call to the placement service, and between tries to switch a busy card
 
 	mu      sync.Mutex
 	set     settings
 	sources []*source
 	forms   *formBook
 	history *history
+	marks   *grant.Marks
 	faults  map[string]*faults // card → what was counted; none while its brand tells of no events
 	flagged map[string]bool    // cards that processes without a grant use
 	dispute map[string]string  // card → what was told of its conflicts
@@ -57,8 +61,9 @@ var _ nomadplugin.Device = (*Plugin)(nil)
 
 // New returns a plugin whose detectors are made by build.
 func New(build Build, log hclog.Logger) *Plugin {
+	began := time.Now()
 	return &Plugin{
-		log: log, build: build, now: time.Now, limit: callLimit, retry: 2 * time.Second,
+		log: log, build: build, now: time.Now, elapsed: func() time.Duration { return time.Since(began) }, limit: callLimit, retry: 2 * time.Second,
 		changed: make(chan struct{}), faults: map[string]*faults{}, flagged: map[string]bool{}, dispute: map[string]string{}, parts: newOwnership(), set: settings{Config: DefaultConfig()},
 	}
 }
@@ -99,6 +104,7 @@ func (p *Plugin) Use(cfg Config) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.set, p.sources, p.forms, p.history = set, sources, nil, nil
+	p.marks = grant.NewMarks(p.leasesDir(), func() time.Duration { return p.elapsed() })
 	return nil
 }
 
@@ -122,6 +128,7 @@ func (p *Plugin) ready() error {
 		p.log.Error("chosen forms are lost, cards without a rule are offered whole", "error", err)
 	}
 	p.forms, p.history = book, openHistory(p.set.StateDir, p.log)
+	p.tidy() // of the marks that are there the age counts from here
 	p.keepLeased()
 	p.recall()
 	return nil

@@ -78,13 +78,18 @@ func (p *Plugin) resolve(ids []string) (grant.Reservation, []accel.Card, error) 
 		cards = append(cards, o.Card)
 	}
 	slices.SortStableFunc(r.Cards, func(a, b grant.Card) int { return a.Index - b.Index })
-	if err := grant.TidyReserved(p.leasesDir(), p.now(), reserveGrace); err != nil {
-		p.log.Warn("old reservations stay", "error", err)
-	}
-	if err := grant.MarkReserved(p.leasesDir(), r, p.now()); err != nil {
+	p.tidy()
+	if err := p.marks.Add(r, p.now()); err != nil {
 		return r, nil, fmt.Errorf("note the reservation for the driver: %w", err)
 	}
 	return r, cards, nil
+}
+
+// tidy removes marks of reservations whose tasks never came. The caller holds mu.
+func (p *Plugin) tidy() {
+	if err := p.marks.Tidy(reserveGrace); err != nil {
+		p.log.Warn("old reservations stay", "error", err)
+	}
 }
 
 func (p *Plugin) reservedCard(o offer) grant.Card {

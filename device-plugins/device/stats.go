@@ -132,15 +132,9 @@ func (p *Plugin) sample(ctx context.Context, s *source) map[string]Sample {
 
 // granted lists the cards that tasks have, or have reserved so lately that they may not have them yet. The caller holds mu.
 func (p *Plugin) granted() (map[string]bool, error) {
-	granted := map[string]bool{}
-	reserved, err := grant.Reserved(p.leasesDir())
+	granted, err := p.marks.Fresh(reserveGrace)
 	if err != nil {
 		return nil, err
-	}
-	for uuid, at := range reserved {
-		if p.now().Sub(at) < reserveGrace {
-			granted[uuid] = true
-		}
 	}
 	leases, err := grant.Leases(p.leasesDir())
 	if err != nil {

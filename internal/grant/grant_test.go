@@ -3,13 +3,16 @@ package grant
 import (
 	"crypto/ed25519"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
@@ -141,21 +144,39 @@ func TestLease_LifeAndDamage(t *testing.T) {
 	}
 }
 
+// stopwatch is a time that a test moves.
+type stopwatch time.Duration
+
+func (w *stopwatch) elapsed() time.Duration { return time.Duration(*w) }
+
+func reservationOf(card string) Reservation {
+	return Reservation{Vendor: accel.NVIDIA, Form: accel.Shared, Instances: []string{card + ".0"}, Cards: []Card{{UUID: card, Units: 1}}}
+}
+
+func wantFresh(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, m *Marks, want ...string) {
+	t.Helper()
+	got, err := m.Fresh(time.Minute)
+	if slices.Sort(want); err != nil || !slices.Equal(slices.Sorted(maps.Keys(got)), want) {
+		t.Fatalf("fresh are %v, want %v; %v", got, want, err)
+	}
+}
+
 func TestMark_FromReservationToLease(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "leases")
+	dir := filepath.Join(t.TempDir(), "state [1]", "leases")
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	r := Reservation{Vendor: accel.NVIDIA, Form: accel.Shared, Instances: []string{"c1.0"}, Cards: []Card{{UUID: "GPU-a", Units: 1}}}
-	if err := MarkReserved(dir, r, at); err != nil {
+	m, r := NewMarks(dir, new(stopwatch).elapsed), reservationOf("GPU-a")
+	wantFresh(t, m)
+	if err := m.Tidy(time.Minute); err != nil {
+		t.Errorf("an absent folder: %v", err)
+	}
+	if err := m.Add(r, at); err != nil {
 		t.Fatal(err)
 	}
-	got, err := Reserved(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]time.Time{"GPU-a": at}, got); diff != "" {
-		t.Errorf("reserved (-want +got):\n%s", diff)
-	}
+	wantFresh(t, m, "GPU-a")
 	if leases, err := Leases(dir); err != nil || len(leases) != 0 {
 		t.Errorf("a mark is no lease: %v, %v", leases, err)
 	}
@@ -168,33 +189,122 @@ func TestMark_FromReservationToLease(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := Reserved(dir); err != nil || len(got) != 0 {
-		t.Errorf("after the take-over: %v, %v", got, err)
+	wantFresh(t, m)
+}
+
+// A mark that cannot be read may be of any card: it is told, beside those that can be read, and stays.
+func TestMark_Unreadable(t *testing.T) {
+	t.Parallel()
+	dir, watch := t.TempDir(), new(stopwatch)
+	m := NewMarks(dir, watch.elapsed)
+	if err := m.Add(reservationOf("GPU-a"), time.Time{}); err != nil {
+		t.Fatal(err)
+	}
+	broken := markPath(dir, "BROKEN")
+	if err := os.WriteFile(broken, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := m.Fresh(time.Minute); err == nil || !got["GPU-a"] {
+		t.Errorf("fresh are %v, %v", got, err)
+	}
+	*watch += stopwatch(time.Hour)
+	if err := m.Tidy(time.Minute); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(broken); err != nil {
+		t.Error(err)
+	}
+	if got, err := m.Fresh(time.Minute); err == nil || len(got) > 0 {
+		t.Errorf("an hour later fresh are %v, %v", got, err)
 	}
 }
 
-// TestTidyReserved_KeepsOnlyWhatStillCounts: what was reserved for tasks that never came must not pile up, and a clock
-// that was set back must not hold a card until it is there again.
-func TestTidyReserved_KeepsOnlyWhatStillCounts(t *testing.T) {
+// Two processes of the plugin, as while one is replaced: what one hands out again is fresh for the other too.
+func TestMark_RenewedByAnother(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "state [1]")
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	for card, at := range map[string]time.Time{
-		"old": now.Add(-time.Minute), "young": now.Add(-59 * time.Second), "future": now.Add(1000 * time.Hour),
-	} {
-		if err := MarkReserved(dir, Reservation{Instances: []string{card}, Cards: []Card{{UUID: card}}}, at); err != nil {
+	dir, watch := t.TempDir(), new(stopwatch)
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	one, other := NewMarks(dir, watch.elapsed), NewMarks(dir, watch.elapsed)
+	for _, at := range []time.Time{noon, noon.Add(time.Second), noon.Add(-time.Hour)} {
+		if err := one.Add(reservationOf("GPU-a"), at); err != nil {
 			t.Fatal(err)
 		}
+		wantFresh(t, other, "GPU-a")
+		*watch += stopwatch(59 * time.Second)
+		wantFresh(t, other, "GPU-a")
 	}
-	if err := TidyReserved(dir, now, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	got, err := Reserved(dir)
-	want := map[string]time.Time{"young": now.Add(-59 * time.Second), "future": now}
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("(-want +got)\n%s%v", diff, err)
-	}
-	if err := TidyReserved(filepath.Join(dir, "absent"), now, time.Minute); err != nil {
-		t.Errorf("an absent folder: %v", err)
-	}
+	*watch += stopwatch(time.Second)
+	wantFresh(t, one)
+	wantFresh(t, other)
+}
+
+// Whatever becomes of the clock, a reservation counts for a minute after it was handed out, and no longer, but for a restart
+// of the plugin, from which another minute counts. What does not count any more goes when the folder is tidied.
+func TestMark_AgeIsNotTheClocks(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "marks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		watch, clock := new(stopwatch), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+		m := NewMarks(dir, watch.elapsed)
+		since := map[string]time.Duration{} // what the folder holds
+		want := func() []string {
+			var fresh []string
+			for card, at := range since {
+				if watch.elapsed()-at < time.Minute {
+					fresh = append(fresh, card)
+				}
+			}
+			return fresh
+		}
+		card := rapid.SampledFrom([]string{"GPU-a", "GPU-b", "GPU-c"})
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(t *rapid.T) { wantFresh(t, m, want()...) },
+			"time passes": func(t *rapid.T) {
+				d := time.Duration(rapid.IntRange(1, 70).Draw(t, "seconds")) * time.Second
+				*watch, clock = *watch+stopwatch(d), clock.Add(d)
+			},
+			"the clock is set": func(t *rapid.T) {
+				clock = clock.Add(time.Duration(rapid.Int64Range(-1e9, 1e9).Draw(t, "seconds")) * time.Second)
+			},
+			"reserve": func(t *rapid.T) {
+				c := card.Draw(t, "card")
+				if err := m.Add(reservationOf(c), clock); err != nil {
+					t.Fatal(err)
+				}
+				since[c] = watch.elapsed()
+			},
+			"take over": func(t *rapid.T) {
+				c := card.Draw(t, "card")
+				name, value, err := reservationOf(c).Env()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := TakeReserved(dir, map[string]string{name: value}); err != nil {
+					t.Fatal(err)
+				}
+				delete(since, c)
+			},
+			"restart": func(*rapid.T) {
+				m = NewMarks(dir, watch.elapsed)
+				for c := range since {
+					since[c] = watch.elapsed()
+				}
+			},
+			"tidy": func(t *rapid.T) {
+				if err := m.Tidy(time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				fresh := want()
+				maps.DeleteFunc(since, func(c string, _ time.Duration) bool { return !slices.Contains(fresh, c) })
+				files, err := filepath.Glob(filepath.Join(dir, "*"+markSuffix))
+				if err != nil || len(files) != len(since) {
+					t.Fatalf("after tidying there are %v, want %d; %v", files, len(since), err)
+				}
+			},
+		})
+	})
 }

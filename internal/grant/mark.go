@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,17 +25,94 @@ type mark struct {
 
 func markPath(dir, variable string) string { return filepath.Join(dir, variable+markSuffix) }
 
-// MarkReserved notes in dir that the reservation was handed out at the given moment. Repeating it renews the moment.
-func MarkReserved(dir string, r Reservation, at time.Time) error {
+// Marks are the marks in one folder as one process of the device plugin sees them: how old each is. The age is not taken from
+// the clock, which may be set while a task starts, but measured since the process made the mark, or saw it first where another
+// made it, as before a restart. Not safe for concurrent use.
+type Marks struct {
+	dir     string
+	elapsed func() time.Duration
+	seen    map[string]sighting // by name of the file
+}
+
+// sighting is since when a mark is known. Another moment in it tells that it was renewed.
+type sighting struct {
+	at    time.Time
+	since time.Duration
+}
+
+// NewMarks are the marks in dir, which need not exist. What elapsed gives are times since any one moment, and never goes
+// back. Nothing is read before the first call.
+func NewMarks(dir string, elapsed func() time.Duration) *Marks {
+	return &Marks{dir: dir, elapsed: elapsed, seen: map[string]sighting{}}
+}
+
+// Add notes that the reservation was handed out now, a moment that the file tells to people. Repeating it begins its age anew.
+func (m *Marks) Add(r Reservation, now time.Time) error {
 	variable, _, err := r.Env()
 	if err != nil {
 		return err
 	}
-	m := mark{At: at}
+	added := mark{At: now}
 	for _, c := range r.Cards {
-		m.Cards = append(m.Cards, c.UUID)
+		added.Cards = append(added.Cards, c.UUID)
 	}
-	return writeFile(dir, markPath(dir, variable), m)
+	if err := writeFile(m.dir, markPath(m.dir, variable), added); err != nil {
+		return err
+	}
+	m.seen[variable] = sighting{now, m.elapsed()}
+	return nil
+}
+
+// Fresh are the cards, by UUID, that were handed out less than keep ago without having been leased since. A mark that cannot
+// be read is an error beside those that can, because its card may be in use.
+func (m *Marks) Fresh(keep time.Duration) (map[string]bool, error) {
+	cards := map[string]bool{}
+	marks, err := m.look()
+	for variable, found := range marks {
+		if m.elapsed()-m.seen[variable].since < keep {
+			for _, uuid := range found.Cards {
+				cards[uuid] = true
+			}
+		}
+	}
+	return cards, err
+}
+
+// Tidy removes the marks that are no longer fresh: of reservations whose task never came. One that cannot be read stays, for
+// Fresh to report.
+func (m *Marks) Tidy(keep time.Duration) error {
+	var problems []error
+	marks, _ := m.look()
+	for variable := range marks {
+		if m.elapsed()-m.seen[variable].since < keep {
+			continue
+		}
+		if err := os.Remove(markPath(m.dir, variable)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			problems = append(problems, fmt.Errorf("tidy reservation: %w", err))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// look reads the marks that there are and notes since when, by variable.
+func (m *Marks) look() (map[string]mark, error) {
+	marks := map[string]mark{}
+	err := ReadFiles(m.dir, markSuffix, func(variable string, body []byte) error {
+		var found mark
+		if err := json.Unmarshal(body, &found); err != nil {
+			return err
+		}
+		marks[variable] = found
+		if s, known := m.seen[variable]; !known || !s.at.Equal(found.At) {
+			m.seen[variable] = sighting{found.At, m.elapsed()}
+		}
+		return nil
+	})
+	maps.DeleteFunc(m.seen, func(variable string, _ sighting) bool {
+		_, there := marks[variable]
+		return !there
+	})
+	return marks, err
 }
 
 // TakeReserved removes the marks of the reservations in a device environment: their cards are leased now.
@@ -49,55 +127,4 @@ func TakeReserved(dir string, deviceEnv map[string]string) error {
 		}
 	}
 	return errors.Join(problems...)
-}
-
-// TidyReserved removes the marks in dir that no longer say anything: reservations older than keep whose task never
-// came. A mark from the future was written before the clock was set back; it is made one of now, so that its card is
-// not held until the clock is there again. A mark that cannot be read stays.
-func TidyReserved(dir string, now time.Time, keep time.Duration) error {
-	var problems []error
-	paths, err := filepath.Glob(filepath.Join(globEscape.Replace(dir), "*"+markSuffix))
-	if err != nil {
-		return fmt.Errorf("list reservations: %w", err)
-	}
-	for _, path := range paths {
-		var m mark
-		body, err := os.ReadFile(path)
-		if err != nil || json.Unmarshal(body, &m) != nil {
-			continue // taken meanwhile, or for Reserved to report
-		}
-		switch age := now.Sub(m.At); {
-		case age >= keep:
-			err = os.Remove(path)
-		case age < 0:
-			m.At = now
-			err = writeFile(dir, path, m)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			problems = append(problems, fmt.Errorf("tidy reservation: %w", err))
-		}
-	}
-	return errors.Join(problems...)
-}
-
-// globEscape has a folder's name taken as it is.
-var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
-
-// Reserved is when each card was last handed out without having been leased since, by UUID. A mark that cannot be
-// read is an error beside those that can, because its card may be in use.
-func Reserved(dir string) (map[string]time.Time, error) {
-	cards := map[string]time.Time{}
-	err := ReadFiles(dir, markSuffix, func(_ string, body []byte) error {
-		var m mark
-		if err := json.Unmarshal(body, &m); err != nil {
-			return err
-		}
-		for _, uuid := range m.Cards {
-			if m.At.After(cards[uuid]) {
-				cards[uuid] = m.At
-			}
-		}
-		return nil
-	})
-	return cards, err
 }
