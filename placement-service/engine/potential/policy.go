@@ -14,7 +14,7 @@ type setting struct {
 // room for the rarer ones must be kept together: packing in the fixed order of nodes does that, and places where much
 // is asked for are dear.
 var (
-	filling  = setting{usable: 0, slots: 0.1, named: 0.35, quantum: 0}
+	filling  = setting{usable: 0, slots: 0.1, named: 0.5, quantum: 0}
 	churning = setting{usable: 0.5, slots: 2, named: 1.5, quantum: 20}
 )
 
