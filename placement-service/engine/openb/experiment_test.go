@@ -100,7 +100,7 @@ func TestFill_ArrivalsAreThePublishedOnes(t *testing.T) {
 			checked++
 			ours := load(t, list).Fill(seed, potential.BestFit{})
 			for at := range 61 { // nothing fails before 60 % with best fit
-				if d := math.Abs(ours[at] - theirs[at]); d > 0.02 {
+				if d := math.Abs(ours[at] - theirs[at]); d > 0.03 {
 					t.Errorf("%s, seed %d at %d %%: %.3f, published %.2f", list, seed, at, ours[at], theirs[at])
 					break
 				}

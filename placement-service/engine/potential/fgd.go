@@ -9,12 +9,8 @@ type FGD struct {
 	known   map[State]float64
 }
 
-// typicalShare and typicalStep say how much of the demand is typical: the most frequent requests, ten at a time, until
-// they make up this part of all.
-const (
-	typicalShare = 0.95
-	typicalStep  = 10
-)
+// typicalShare is the part of the demand that is typical: its most frequent requests, until they make up as much.
+const typicalShare = 0.95
 
 // NewFGD is FGD for this demand.
 func NewFGD(demand []Share) *FGD {
@@ -32,10 +28,8 @@ func NewFGD(demand []Share) *FGD {
 	sortShares(all)
 	taken, sum := 0, 0.0
 	for taken < len(all) && sum < typicalShare*total {
-		for range min(typicalStep, len(all)-taken) {
-			sum += all[taken].Weight
-			taken++
-		}
+		sum += all[taken].Weight
+		taken++
 	}
 	all = all[:taken]
 	for i := range all {
