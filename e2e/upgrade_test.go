@@ -77,6 +77,23 @@ func pluginsEnd(s *suite, b *box, newer string) {
 		})
 		s.t.Logf("after %s the tasks run on with the same processes and cards", step.name)
 	}
+	// What the node offers may still be what it offered before the restart: a plugin that never saw the card well knows
+	// it by its place alone.
+	queries := func() (n int) {
+		for _, args := range b.tools["nvidia-smi"].Calls(s.t) {
+			if strings.Contains(args, "--query-gpu") {
+				n++
+			}
+		}
+		return n
+	}
+	before := queries()
+	s.Eventually(60*time.Second, "the new plugin has read the cards", func() error {
+		if n := queries() - before; n < 2 {
+			return fmt.Errorf("%d readings", n)
+		}
+		return nil
+	})
 	defer b.mend(s.t)
 	// The stream still tells what befalls cards in use, and tasks that were adopted can be stopped.
 	b.playNVIDIA(s.t, false, 0)
