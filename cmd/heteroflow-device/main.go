@@ -113,7 +113,7 @@ func detectorsOf(m machine, log hclog.Logger) device.Build {
 		}
 		all := []device.Detector{
 			nvidia.New(nvidia.Config{
-				Root: cfg.Root, Files: m.files, Tools: m.tools, NoLibrary: m.recorded,
+				Root: cfg.Root, Files: m.files, Tools: m.tools, NoLibrary: m.recorded, StateDir: cfg.StateDir, Looking: !m.keeps,
 				SMI: cfg.NvidiaSMI, HAMi: cfg.HAMiLibrary, XidHardware: cfg.XidHardware, XidApplication: cfg.XidApplication,
 			}, log.Named("nvidia")),
 			byTool(mthreads.Spec()),

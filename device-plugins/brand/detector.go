@@ -87,7 +87,7 @@ type Detector struct {
 	files hostfs.FS
 	run   vendorcli.Runner
 
-	known *namesakes
+	known *Namesakes
 
 	mu    sync.Mutex
 	nodes map[string][]string // card UUID → device nodes
@@ -111,7 +111,7 @@ var (
 // New returns a detector. It touches nothing until the first call.
 func New(spec Spec, cfg Config, log hclog.Logger) *Detector {
 	d := &Detector{spec: spec, tools: spec.Tools, log: log, files: cfg.Files, run: cfg.Tools, nodes: map[string][]string{}, held: map[string]answer{}, now: time.Now}
-	d.known = newNamesakes(spec.Vendor, cfg, log)
+	d.known = NewNamesakes(spec.Vendor, cfg, log)
 	if !d.files.Valid() {
 		d.files = hostfs.New(cfg.Root)
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-// namesakes remembers which makers' numbers several cards of this machine give, so that a card keeps its name when its
+// Namesakes remembers which makers' numbers several cards of this machine give, so that a card keeps its name when its
 // namesake goes or comes, also over a restart. A number that several gave names none of them for good, but for the one that
 // had been named by it before the others came. It is safe for concurrent use.
-type namesakes struct {
+type Namesakes struct {
 	file    string // where shared is kept; empty keeps it in memory
 	looking bool   // nothing may be written
 	log     hclog.Logger
@@ -34,8 +34,9 @@ type namesakes struct {
 // maxNumbers bounds what is remembered: no machine has so many cards.
 const maxNumbers = 4 * maxCards
 
-func newNamesakes(vendor accel.Vendor, cfg Config, log hclog.Logger) *namesakes {
-	n := &namesakes{looking: cfg.Looking, log: log}
+// NewNamesakes are those of one brand. Nothing is read or written before the first reading.
+func NewNamesakes(vendor accel.Vendor, cfg Config, log hclog.Logger) *Namesakes {
+	n := &Namesakes{looking: cfg.Looking, log: log}
 	if cfg.StateDir != "" {
 		n.file = filepath.Join(cfg.StateDir, "repeated-numbers", string(vendor)+".json")
 	}
@@ -61,8 +62,9 @@ func (c Card) place() string {
 	return ""
 }
 
-// own tells of each card of a reading whether it is named by its maker's number.
-func (n *namesakes) own(cards []Card) []bool {
+// Own tells of each card of a reading, in its order, whether it is named by its maker's number. Of a card only the number, the
+// part and the place are looked at.
+func (n *Namesakes) Own(cards []Card) []bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.open()
@@ -93,7 +95,7 @@ func (n *namesakes) own(cards []Card) []bool {
 
 // learn notes the numbers that cards at several places give. Cards at one place are parts of a board or a line printed
 // twice: that says nothing against the number.
-func (n *namesakes) learn(places map[string]map[string]int) {
+func (n *Namesakes) learn(places map[string]map[string]int) {
 	learned := false
 	for number, at := range places {
 		if _, known := n.shared[number]; known {
@@ -116,7 +118,7 @@ func (n *namesakes) learn(places map[string]map[string]int) {
 }
 
 // open reads what an earlier run kept.
-func (n *namesakes) open() {
+func (n *Namesakes) open() {
 	if n.opened {
 		return
 	}
@@ -136,7 +138,7 @@ func (n *namesakes) open() {
 	}
 }
 
-func (n *namesakes) keep() error {
+func (n *Namesakes) keep() error {
 	if n.file == "" || n.looking {
 		return nil
 	}

@@ -43,8 +43,8 @@ func TestNamesakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir, spec := t.TempDir(), Spec{Vendor: accel.Kunlunxin, Prefix: "XPU-"}
-			open := func() *namesakes {
-				return newNamesakes(spec.Vendor, Config{StateDir: dir}, hclog.NewNullLogger())
+			open := func() *Namesakes {
+				return NewNamesakes(spec.Vendor, Config{StateDir: dir}, hclog.NewNullLogger())
 			}
 			known := open()
 			names := strings.Fields(tc.want)
@@ -83,7 +83,7 @@ func TestNamesakes(t *testing.T) {
 func TestNamesakes_WhatIsNoNamesake(t *testing.T) {
 	t.Parallel()
 	zero, one := 0, 1
-	known := &namesakes{}
+	known := &Namesakes{}
 	for step, tc := range []struct {
 		cards []Card
 		want  string
@@ -112,12 +112,12 @@ func TestNamesakes_NoCardChangesItsName(t *testing.T) {
 		defer os.RemoveAll(dir)
 		spec := Spec{Vendor: accel.Ascend, Prefix: "NPU-"}
 		machine := boards(t)
-		var known *namesakes
+		var known *Namesakes
 		named := map[string]string{} // card → its name
 		all := rapid.Bool().Draw(t, "all cards are there at first")
 		for step := range rapid.IntRange(1, 8).Draw(t, "readings") {
 			if known == nil || rapid.Bool().Draw(t, "restart") {
-				known = newNamesakes(spec.Vendor, Config{StateDir: dir}, hclog.NewNullLogger())
+				known = NewNamesakes(spec.Vendor, Config{StateDir: dir}, hclog.NewNullLogger())
 			}
 			var r Reading
 			for _, c := range rapid.Permutation(machine).Draw(t, "order") {
@@ -149,24 +149,24 @@ func TestNamesakes_Kept(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "repeated-numbers", "kunlunxin.json")
 	both := Reading{Cards: []Card{twin("53"), twin("56")}}
-	look := newNamesakes(accel.Kunlunxin, Config{StateDir: dir, Looking: true}, hclog.NewNullLogger())
+	look := NewNamesakes(accel.Kunlunxin, Config{StateDir: dir, Looking: true}, hclog.NewNullLogger())
 	both.identities("XPU-", look)
 	if _, err := os.Stat(filepath.Dir(file)); !os.IsNotExist(err) {
 		t.Errorf("a look wrote: %v", err)
 	}
-	both.identities("XPU-", newNamesakes(accel.Kunlunxin, Config{StateDir: dir}, hclog.NewNullLogger()))
+	both.identities("XPU-", NewNamesakes(accel.Kunlunxin, Config{StateDir: dir}, hclog.NewNullLogger()))
 	body, err := os.ReadFile(file)
 	if diff := cmp.Diff("{\n  \"02Kxxx\": \"\"\n}", string(body)); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	look = newNamesakes(accel.Kunlunxin, Config{StateDir: dir, Looking: true}, hclog.NewNullLogger())
+	look = NewNamesakes(accel.Kunlunxin, Config{StateDir: dir, Looking: true}, hclog.NewNullLogger())
 	if got := (Reading{Cards: []Card{twin("56")}}).identities("XPU-", look); got[0] != "PCI-0000:56:00.0" {
 		t.Errorf("a look does not read what is kept: %v", got)
 	}
 	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	broken := newNamesakes(accel.Kunlunxin, Config{StateDir: dir}, hclog.NewNullLogger())
+	broken := NewNamesakes(accel.Kunlunxin, Config{StateDir: dir}, hclog.NewNullLogger())
 	if got := (Reading{Cards: []Card{twin("56")}}).identities("XPU-", broken); got[0] != "XPU-02Kxxx" {
 		t.Errorf("a file that cannot be read: %v", got)
 	}

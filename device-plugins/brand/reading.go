@@ -246,13 +246,13 @@ func (r Reading) FromKernel() Reading {
 
 // identities are the stable names of the cards of a reading, in its order: the maker's number; the address; the index
 // as the last resort. A number or an address that two cards give is taken only with what tells them apart; of numbers that
-// is remembered, see namesakes.
-func (r Reading) identities(prefix string, known *namesakes) []string {
+// is remembered, see Namesakes.
+func (r Reading) identities(prefix string, known *Namesakes) []string {
 	places := map[string]int{}
 	for _, c := range r.Cards {
 		places[c.PCI+"\x00"+c.Part]++
 	}
-	own := known.own(r.Cards)
+	own := known.Own(r.Cards)
 	out := make([]string, len(r.Cards))
 	taken := map[string]bool{"": true}
 	for i, c := range r.Cards {
@@ -281,9 +281,9 @@ func (r Reading) identities(prefix string, known *namesakes) []string {
 
 // Offer turns the reading into cards in the words of the product, the n-th of the n-th card read, by what it says alone.
 // A card without an identity, and one to be skipped, has an empty UUID.
-func (r Reading) Offer(spec Spec) []accel.Card { return r.offer(spec, &namesakes{}) }
+func (r Reading) Offer(spec Spec) []accel.Card { return r.offer(spec, &Namesakes{}) }
 
-func (r Reading) offer(spec Spec, known *namesakes) []accel.Card {
+func (r Reading) offer(spec Spec, known *Namesakes) []accel.Card {
 	cards := make([]accel.Card, len(r.Cards))
 	for i, identity := range r.identities(spec.Prefix, known) {
 		if !r.Cards[i].Skip {

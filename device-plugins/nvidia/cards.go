@@ -36,10 +36,12 @@ func (r report) cards(source string, files hostfs.FS, found probes) []accel.Card
 		return cmp.Or(cmp.Compare(a.order(), b.order()), cmp.Compare(a.pci, b.pci))
 	})
 	cards := []accel.Card{}
+	taken := map[string]bool{"": true}
 	for _, g := range gpus {
-		if g.identity() == "" {
-			continue
+		if taken[g.identity()] {
+			continue // the second with all the same is one that was printed twice
 		}
+		taken[g.identity()] = true
 		if r.conflict != "" {
 			g.conflicts = append(g.conflicts, r.conflict)
 		}

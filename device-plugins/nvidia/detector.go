@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/heteroflow/heteroflow/device-plugins/brand"
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/hostfs"
 	"github.com/heteroflow/heteroflow/device-plugins/vendorcli"
@@ -33,6 +35,10 @@ type Config struct {
 	// Files are the machine's files, in place of those under Root, and Tools runs its tools; nil runs those of this machine.
 	Files hostfs.FS
 	Tools vendorcli.Runner
+	// StateDir is a folder that outlives a restart, for the UUIDs that several cards gave; empty forgets them. Of a machine
+	// that is only looked at nothing is written there.
+	StateDir string
+	Looking  bool
 	// NoLibrary keeps NVML from being used. A recorded machine has none.
 	NoLibrary bool
 	// XidHardware are the Xids that are blamed on the card, XidApplication those that are blamed on the job. Others are told
@@ -47,10 +53,13 @@ type Detector struct {
 	smi   *smi
 	hami  string
 	nvml  func() (report, error) // nil when the library is not to be used
+	known *brand.Namesakes
 
 	mu     sync.Mutex
 	minors map[string]int // card UUID → number of its device node
-	said   string         // the last thing logged about the path taken
+	// repeated is, of the cards whose UUID others print too, that UUID by the name of the card.
+	repeated map[string]string
+	said     string // the last thing logged about the path taken
 	witness
 }
 
@@ -65,7 +74,8 @@ var (
 
 // New returns a detector. It touches nothing until the first call.
 func New(cfg Config, log hclog.Logger) *Detector {
-	d := &Detector{log: log, files: cfg.Files, hami: cfg.HAMi, smi: &smi{path: cfg.SMI, run: cfg.Tools}, minors: map[string]int{}, witness: newWitness(cfg)}
+	d := &Detector{log: log, files: cfg.Files, hami: cfg.HAMi, smi: &smi{path: cfg.SMI, run: cfg.Tools}, minors: map[string]int{}, repeated: map[string]string{}, witness: newWitness(cfg)}
+	d.known = brand.NewNamesakes(accel.NVIDIA, brand.Config{StateDir: cfg.StateDir, Looking: cfg.Looking}, log)
 	if !d.files.Valid() {
 		d.files = hostfs.New(cfg.Root)
 	}
@@ -125,6 +135,7 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 		if r, noLibrary = d.byNVML(); noLibrary == nil {
 			d.say("nvml", nil)
 			r.addKernel(kernel)
+			d.name(&r) // with what the kernel added
 			d.blame(&r)
 			return r, "nvml", nil
 		}
@@ -140,13 +151,16 @@ func (d *Detector) inventory(ctx context.Context) (report, string, error) {
 	case err == nil && !r.noDriver:
 		d.say("nvidia-smi", noLibrary)
 		r.addKernel(kernel)
+		d.name(&r)
 		d.byLog(&r, logged, heard)
 		return r, "cli", nil
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
+		d.name(&kernel)
 		d.say("sysfs", errors.Join(noLibrary, err))
 		d.byLog(&kernel, logged, heard)
 		return d.byKernel(kernel, lost)
 	}
+	d.name(&kernel)
 	reason := reasonTool
 	if err != nil {
 		reason = "nvidia-smi does not answer"
@@ -192,6 +206,9 @@ func (d *Detector) remember(r report) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range r.gpus {
+		if g.repeated != "" {
+			d.repeated[g.identity()] = g.repeated
+		}
 		if g.minor == nil {
 			continue
 		}
@@ -223,6 +240,7 @@ func (d *Detector) live(ctx context.Context, cards []accel.Card) (report, error)
 	partitions := slices.ContainsFunc(cards, func(c accel.Card) bool { return c.Form == accel.Partition })
 	r, err := d.smi.sample(ctx, partitions)
 	if err == nil {
+		d.name(&r)
 		d.watchLinks(&r)
 	}
 	return r, err
@@ -284,7 +302,7 @@ func (m mig) sameSlot(g gpu, c accel.Card, cards []accel.Card) bool {
 }
 
 // Processes lists the compute processes of each card. Processes that only draw do not count. For a partition nothing
-// can be told: the tool names the board.
+// can be told: the tool names the board; nor for boards with one UUID, where the tool names them by it alone.
 func (d *Detector) Processes(ctx context.Context, cards []accel.Card) (map[string][]int, error) {
 	var r report
 	err := errNVMLAbsent
@@ -295,10 +313,14 @@ func (d *Detector) Processes(ctx context.Context, cards []accel.Card) (map[strin
 		if r, err = d.smi.readProcesses(ctx); err != nil {
 			return nil, err
 		}
+		d.name(&r)
 	}
+	d.mu.Lock()
+	repeated := maps.Clone(d.repeated)
+	d.mu.Unlock()
 	byCard := map[string][]int{}
 	for _, c := range cards {
-		if c.Form == accel.Partition {
+		if c.Form == accel.Partition || r.unsaid(repeated[c.UUID]) {
 			continue
 		}
 		byCard[c.UUID] = []int{}

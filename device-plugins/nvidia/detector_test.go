@@ -427,3 +427,13 @@ func TestDetect_SourcesThatDisagree(t *testing.T) {
 		t.Errorf("cards %+v and %+v", cards[1], cards[2])
 	}
 }
+
+// wantSome lists the cards, of which there must be some.
+func wantSome(t *testing.T, d *Detector) []accel.Card {
+	t.Helper()
+	cards, err := d.Detect(context.Background())
+	if err != nil || len(cards) == 0 {
+		t.Fatalf("cards %v, %v", cards, err)
+	}
+	return cards
+}

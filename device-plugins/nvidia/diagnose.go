@@ -52,6 +52,7 @@ func (d *Detector) Diagnose(ctx context.Context) (diagnose.Brand, error) {
 			}
 		}
 	}
+	d.name(&r)
 	bus, busErr := d.files.Accelerators(pciVendor)
 	if busErr != nil {
 		d.log.Debug("some pci devices cannot be read", "error", busErr)

@@ -51,6 +51,7 @@ func kernelReport(files hostfs.FS) (report, error) {
 		}
 		r.gpus = append(r.gpus, g)
 	}
+	r.apart()
 	return r, err
 }
 

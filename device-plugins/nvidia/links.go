@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/heteroflow/heteroflow/device-plugins/device"
 	"github.com/heteroflow/heteroflow/device-plugins/topology"
@@ -55,7 +56,12 @@ func (s *smi) readNVLinks(ctx context.Context) []topology.NVLinks {
 func (r *report) addNVLinks(cards []topology.NVLinks) {
 	for _, c := range cards {
 		for i := range r.gpus {
-			if g := &r.gpus[i]; g.uuid == c.UUID && g.links == nil {
+			g := &r.gpus[i]
+			mine := g.uuid == c.UUID
+			if g.repeated == c.UUID {
+				mine = g.index != nil && c.Label == "GPU"+strconv.Itoa(*g.index)
+			}
+			if mine && g.links == nil {
 				for _, speed := range c.GBps {
 					g.links = append(g.links, speed != nil)
 				}

@@ -3,6 +3,7 @@
 package nvidia
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -61,6 +62,7 @@ func (l *library) report() (report, error) {
 		return report{}, why
 	}
 	r.events = l.watch.events(l.lib, r)
+	r.apart()
 	return r, nil
 }
 
@@ -106,12 +108,7 @@ func nvmlGPU(d nvml.Device) gpu {
 	} else if ret == nvml.ERROR_GPU_IS_LOST || ret == nvml.ERROR_RESET_REQUIRED {
 		g.dead = "NVML: " + nvml.ErrorString(ret)
 	}
-	if p, ret := d.GetPciInfo(); ret == nvml.SUCCESS {
-		g.pci = pciAddress(cString(p.BusId[:]))
-		if g.pci == "" {
-			g.pci = pciAddress(cString(p.BusIdLegacy[:]))
-		}
-	}
+	g.pci = nvmlPCI(d)
 	if n, ret := d.GetMinorNumber(); ret == nvml.SUCCESS {
 		g.minor = &n
 	}
@@ -130,6 +127,15 @@ func nvmlGPU(d nvml.Device) gpu {
 		}
 	}
 	return g
+}
+
+// nvmlPCI is the address of a board, empty when the library does not tell.
+func nvmlPCI(d nvml.Device) string {
+	p, ret := d.GetPciInfo()
+	if ret != nvml.SUCCESS {
+		return ""
+	}
+	return cmp.Or(pciAddress(cString(p.BusId[:])), pciAddress(cString(p.BusIdLegacy[:])))
 }
 
 // nvmlLive reads the numbers that change. In MIG mode the library refuses some of them, which leaves them unknown.

@@ -222,11 +222,12 @@ func (w *watch) drain() []event {
 		if e.uuid, ok = data.Device.GetUUID(); ok != nvml.SUCCESS {
 			continue // nobody to blame: the reading tells which board is lost
 		}
+		e.pci = nvmlPCI(data.Device)
 		if data.GpuInstanceId != noInstance {
 			gi := int(data.GpuInstanceId)
 			e.gi = &gi
 		}
-		if !slices.ContainsFunc(events, func(o event) bool { return o.uuid == e.uuid && o.xid == e.xid }) {
+		if !slices.ContainsFunc(events, func(o event) bool { return o.uuid == e.uuid && o.pci == e.pci && o.xid == e.xid }) {
 			events = append(events, e)
 		}
 	}

@@ -5,6 +5,7 @@ package nvidia
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -409,5 +410,44 @@ func TestNVML_BoardsWithoutLinksAreNotCompared(t *testing.T) {
 		if sample.LinkDown == nil || *sample.LinkDown {
 			t.Errorf("%s: %v", uuid, sample.LinkDown)
 		}
+	}
+}
+
+// Two boards to which the library gives one UUID are two cards: each has its own numbers, processes and faults.
+func TestNVML_RepeatedUUID(t *testing.T) {
+	t.Parallel()
+	s := box()
+	e := sends(s)
+	first, second := s.Devices[2].(*server.Device), s.Devices[3].(*server.Device)
+	second.UUID = first.UUID
+	second.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 77, nvml.SUCCESS }
+	second.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
+		return []nvml.ProcessInfo{{Pid: 4711}}, nvml.SUCCESS
+	}
+	d := byLibrary(t, t.TempDir(), s)
+	cards := detect(t, d)
+	if len(cards) != 8 {
+		t.Fatalf("%d cards", len(cards))
+	}
+	samples, err := d.Sample(context.Background(), cards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	processes, err := d.Processes(context.Background(), cards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range cards[2:4] {
+		v := samples[c.UUID]
+		got = append(got, fmt.Sprint(c.Index, " ", c.UUID == "PCI-"+c.PCIAddress, *v.TemperatureC, v.Processes, processes[c.UUID], d.Nodes(c)))
+	}
+	if diff := cmp.Diff([]string{"2 true 30 [] [] [/dev/nvidia2]", "3 true 77 [4711] [4711] [/dev/nvidia3]"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	e.xid(second, 79, noInstance)
+	detect(t, d)
+	if got := d.Events(); len(got) != 1 || got[0].Card != cards[3].UUID {
+		t.Errorf("events %+v", got)
 	}
 }

@@ -30,18 +30,20 @@ type report struct {
 // event is an Xid: what the driver reported of a board.
 type event struct {
 	uuid string // empty where the kernel's log told of it
-	pci  string // of the board; empty where the library told of it
+	pci  string // of the board; empty where the library told of it and not where
 	xid  int
 	gi   *int // GPU instance that it is about, nil for the whole board
 }
 
 // gpu is one board as a reading printed it.
 type gpu struct {
-	index   *int
-	uuid    string
-	pci     string // normal form, see pciAddress
-	name    string
-	nameCut bool // the name was cut short by the tool
+	index *int
+	uuid  string // empty where it does not name the board
+	// repeated is the UUID that other boards give too; empty for nearly all boards.
+	repeated string
+	pci      string // normal form, see pciAddress
+	name     string
+	nameCut  bool // the name was cut short by the tool
 	// nameByPCI is set when the name is the product's of the PCI device: no reading named the card.
 	nameByPCI bool
 	minor     *int // number of the device node
@@ -159,7 +161,10 @@ func (g *gpu) merge(o gpu) {
 	if g.name == "" || g.nameCut && o.name != "" && !o.nameCut && !o.nameByPCI {
 		g.name, g.nameCut, g.nameByPCI = o.name, o.nameCut, o.nameByPCI
 	}
-	first(&g.uuid, o.uuid)
+	first(&g.repeated, o.repeated)
+	if g.repeated == "" {
+		first(&g.uuid, o.uuid)
+	}
 	first(&g.pci, o.pci)
 	first(&g.dead, o.dead)
 	known(&g.index, o.index)

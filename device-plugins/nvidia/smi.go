@@ -49,6 +49,7 @@ func (s *smi) call(ctx context.Context, args ...string) (r report, ok bool, out 
 			r, ok = more, true
 		}
 	}
+	r.apart()
 	return r, ok, out, nil
 }
 
@@ -122,7 +123,7 @@ func (s *smi) inventory(ctx context.Context) (report, error) {
 // complete tells whether the facts of every card are there, so that no further form of output need be read.
 func (r *report) complete() bool {
 	for _, g := range r.gpus {
-		if g.uuid == "" || g.pci == "" || g.name == "" || g.nameCut || g.memory == nil {
+		if g.uuid == "" && g.repeated == "" || g.pci == "" || g.name == "" || g.nameCut || g.memory == nil {
 			return false
 		}
 	}

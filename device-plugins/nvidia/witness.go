@@ -57,6 +57,7 @@ func newWitness(cfg Config) witness {
 func (d *Detector) byNVML() (report, error) {
 	r, err := d.nvml()
 	if err == nil {
+		d.name(&r)
 		d.note(r)
 		d.watchLinks(&r)
 	}
@@ -110,10 +111,10 @@ func (w *witness) note(r report) {
 
 // isOf tells whether an event is of this board. The log names a board without its function.
 func (e event) isOf(g gpu) bool {
-	if e.uuid != "" {
+	board, _, _ := strings.Cut(g.pci, ".")
+	if e.uuid != "" && (g.repeated == "" || e.pci == "" || board == "") {
 		return g.uuid == e.uuid
 	}
-	board, _, _ := strings.Cut(g.pci, ".")
 	return e.pci != "" && strings.HasPrefix(e.pci, board+".") && board != ""
 }
 
@@ -209,7 +210,7 @@ func (g gpu) touched(e event) []string {
 func (g gpu) sample(r report) device.Sample {
 	s := g.more
 	s.MemoryUsedMiB, s.UtilizationPct, s.TemperatureC, s.PowerW, s.PowerLimitW = g.memoryUsed, g.utilization, g.temperature, g.power, g.powerOf
-	if r.processesKnown {
+	if r.processesKnown && !r.unsaid(g.repeated) {
 		s.Processes = []int{}
 		for _, p := range r.processes {
 			if (gpu{uuid: p.uuid, pci: p.pci, index: p.index}).same(g) {
