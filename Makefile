@@ -74,7 +74,7 @@ gateway-sim: ## drive the choice of backends over recorded traffic and hold its 
 
 bench: ## measure the figures of the README
 	@set -o pipefail; \
-	figure() { $(GO) test -run '^$$' -bench "^Benchmark$$1$$" -benchtime $$2 ./$$3 | grep '^Benchmark'; }; \
+	figure() { $(GO) test -run '^$$' -bench "^Benchmark$$1$$" -benchtime $$2 $${@:4} ./$$3 | grep '^Benchmark'; }; \
 	figure Decision 200x placement-service/engine; \
 	figure Choose 200x placement-service/engine/links; \
 	figure Gang512 20x placement-service/engine/gang; \
@@ -91,7 +91,8 @@ bench: ## measure the figures of the README
 	for brand in nvidia amd ascend biren cambricon enflame hygon iluvatar intel kunlunxin metax mthreads; do \
 	  figure Parse_OneMiB 10x device-plugins/$$brand | sort -k 5 -n | tail -n 1; \
 	done; \
-	figure ParseMatrix_Hostile 10x device-plugins/topology
+	figure ParseMatrix_Hostile 10x device-plugins/topology; \
+	figure 'Placement(Fill|Churn|Decision)' 1x placement-service/engine/openb -timeout 3h
 
 demo: build ## the whole path on this machine: simulated cards, jobs, a streamed chat; DEMO_EXIT=1 ends by itself
 	@./jobspecs/demo.sh
