@@ -1,0 +1,6 @@
+//go:build !race
+
+package brandtest
+
+// raced tells whether the race detector watches.
+const raced = false
