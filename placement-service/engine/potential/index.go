@@ -9,7 +9,6 @@ import (
 // shape and distinct state, so that a decision looks only at what changed since the shape was last asked for.
 type Index struct {
 	scorer   Scorer
-	epoch    int
 	ids      map[State]int32
 	states   []State
 	members  []members // by state
