@@ -74,7 +74,7 @@ func TestPostgreSQL_LostConnectionsAreReplaced(t *testing.T) {
 	}
 	killSessions(t, url, pids)
 	for i := range pids {
-		if err := s.PutSetting(t.Context(), "a", fmt.Sprint(i)); err != nil {
+		if _, _, err := s.SetSettingOnce(t.Context(), fmt.Sprint("a", i), "set"); err != nil {
 			t.Errorf("call %d after the cut: %v", i, err)
 		}
 	}

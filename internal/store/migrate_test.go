@@ -84,7 +84,7 @@ func TestMigrate_EmptyDatabaseTwiceAndTogether(t *testing.T) {
 		}
 		wg.Wait()
 		s := mustOpen(t, url)
-		if err := s.PutSetting(t.Context(), "a", "kept"); err != nil {
+		if _, _, err := s.SetSettingOnce(t.Context(), "a", "kept"); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := mustOpen(t, url).Setting(t.Context(), "a"); err != nil || got != "kept" {
@@ -140,7 +140,7 @@ func TestMigrate_SQLiteSurvivesAKillInTheMiddle(t *testing.T) {
 	}
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "state.db")
-	if err := mustOpen(t, path).PutSetting(t.Context(), "a", "kept"); err != nil {
+	if _, _, err := mustOpen(t, path).SetSettingOnce(t.Context(), "a", "kept"); err != nil {
 		t.Fatal(err)
 	}
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMigrate_SQLiteSurvivesAKillInTheMiddle$")

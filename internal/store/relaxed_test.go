@@ -67,7 +67,7 @@ func TestSQLite_CopiesItsLogBesideTheWork(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	s := mustOpen(t, path)
 	for i := range 3 {
-		if err := s.PutSetting(context.Background(), "big"+string(rune('a'+i)), strings.Repeat("x", checkpointAbove/2)); err != nil {
+		if _, _, err := s.SetSettingOnce(context.Background(), "big"+string(rune('a'+i)), strings.Repeat("x", checkpointAbove/2)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -36,11 +36,3 @@ func (s *Store) SetSettingOnce(ctx context.Context, name, value string) (current
 	current, err = s.Setting(ctx, name)
 	return current, false, err
 }
-
-// PutSetting sets the setting, whatever it was.
-func (s *Store) PutSetting(ctx context.Context, name, value string) error {
-	if err := s.writer().UpsertSetting(ctx, sqlgen.UpsertSettingParams{Name: name, Value: value}); err != nil {
-		return fmt.Errorf("set %s: %w", name, err)
-	}
-	return nil
-}

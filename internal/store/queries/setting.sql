@@ -3,7 +3,3 @@ SELECT value FROM settings WHERE name = @name;
 
 -- name: InsertSettingOnce :execrows
 INSERT INTO settings (name, value) VALUES (@name, @value) ON CONFLICT (name) DO NOTHING;
-
--- name: UpsertSetting :exec
-INSERT INTO settings (name, value) VALUES (@name, @value)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value;

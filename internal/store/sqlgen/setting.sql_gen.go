@@ -36,18 +36,3 @@ func (q *Queries) InsertSettingOnce(ctx context.Context, arg InsertSettingOncePa
 	}
 	return result.RowsAffected()
 }
-
-const upsertSetting = `-- name: UpsertSetting :exec
-INSERT INTO settings (name, value) VALUES ($1, $2)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value
-`
-
-type UpsertSettingParams struct {
-	Name  string
-	Value string
-}
-
-func (q *Queries) UpsertSetting(ctx context.Context, arg UpsertSettingParams) error {
-	_, err := q.db.ExecContext(ctx, upsertSetting, arg.Name, arg.Value)
-	return err
-}

@@ -66,9 +66,9 @@ func testSettings(t *testing.T, open Open) {
 	ctx := t.Context()
 	_, err := s.Setting(ctx, "a")
 	wantErr(t, err, store.ErrNotFound)
-	ok(t, s.PutSetting(ctx, "a", "1"))
-	ok(t, s.PutSetting(ctx, "a", "2"))
-	same(t, "2", ok2(s.Setting(ctx, "a"))(t))
+	_, _, err = s.SetSettingOnce(ctx, "a", "1")
+	ok(t, err)
+	same(t, "1", ok2(s.Setting(ctx, "a"))(t))
 
 	// Of many who set it once, one wins and all learn its value.
 	var wg sync.WaitGroup
