@@ -127,7 +127,7 @@ func write(dir string, body []byte) (kept bool, err error) {
 			return false, err
 		}
 	}
-	if last[0] != '\n' { // somebody edited it, or the disk was full
+	if last[0] != '\n' { // somebody edited it, the disk was full, or another process is in the middle of its write
 		body = append([]byte{'\n'}, body...)
 	}
 	if _, err := f.Write(body); err != nil {
@@ -144,7 +144,7 @@ func write(dir string, body []byte) (kept bool, err error) {
 	return false, nil
 }
 
-// Text is the history in dir as it is written, oldest first, empty where there is none.
+// Text is the history in dir as it is written, oldest first, without empty lines; nothing where there is none.
 func Text(dir string) ([]byte, error) {
 	path := filepath.Join(dir, File)
 	for {
@@ -169,10 +169,13 @@ func read(path string) ([]byte, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("read health history: %w", err)
 	}
-	if len(body) > 0 && body[len(body)-1] != '\n' {
-		body = append(body, '\n')
+	var whole []byte
+	for line := range bytes.Lines(body) { // an empty one is left where a line was ended twice: see write
+		if line = bytes.TrimSuffix(line, []byte{'\n'}); len(line) > 0 {
+			whole = append(append(whole, line...), '\n')
+		}
 	}
-	return body, nil
+	return whole, nil
 }
 
 // Read gives the history in dir, oldest first. There is none where the file is absent. Lines that are no record are left

@@ -271,6 +271,21 @@ func TestRead_LeavesOutWhatIsNoRecord(t *testing.T) {
 	}
 }
 
+// A process that looks while another one writes ends a line that ends itself: the empty line between them is no line of the
+// history.
+func TestText_HasNoEmptyLines(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, text := range map[string]string{olderFile: "\na\n\n\nb", File: "\n\nc\n\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Text(dir); err != nil || string(got) != "a\nb\nc\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"at":"2026-01-01T12:00:00Z","kind":"healthy","card":"GPU-a"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
