@@ -35,6 +35,7 @@ type Pool struct {
 	last    string    // id of the backend taken last; the turn goes on behind it
 	pins    *session.Table
 	others  map[string]instance // other gateways, by name
+	changed chan struct{}       // closed and replaced when the number of backends changes
 }
 
 // member is a backend and what is known of it. The pool's lock guards it.
@@ -71,7 +72,7 @@ func (m *member) work(tokens int, now time.Time) float64 {
 
 // NewPool makes an empty pool.
 func NewPool(c clock.Clock) *Pool {
-	return &Pool{clock: c, pins: session.NewTable(maxPins, pinTime), others: map[string]instance{}}
+	return &Pool{clock: c, pins: session.NewTable(maxPins, pinTime), others: map[string]instance{}, changed: make(chan struct{})}
 }
 
 // Set replaces the list. What is known of backends that stay is kept, and so is the turn. Sessions of a backend that is
@@ -85,9 +86,11 @@ func (p *Pool) Set(list []Backend) {
 		old[m.ID] = m
 	}
 	next := make([]*member, 0, len(list))
+	joined := false
 	for _, b := range list {
 		m := old[b.ID]
 		if m == nil || m.Addr != b.Addr {
+			joined = true
 			m = &member{Backend: b, speed: 1, cache: session.NewIndex(cacheTokens)}
 			if slices.ContainsFunc(p.members, func(o *member) bool { return o.inFlight > 0 }) {
 				m.breaker.backSince = now // it joins others that are at work
@@ -101,8 +104,23 @@ func (p *Pool) Set(list []Backend) {
 		p.pins.Drop(id)
 	}
 	slices.SortFunc(next, func(a, b *member) int { return cmp.Compare(a.ID, b.ID) })
+	if joined || len(next) != len(p.members) {
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
 	p.members = next
 	p.setElsewhere(now)
+}
+
+// Ready is how many backends there are and how many requests other gateways have there. Changed is closed when the
+// list is another.
+func (p *Pool) Ready() (backends, elsewhere int, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.members {
+		elsewhere += m.elsewhere.Requests
+	}
+	return len(p.members), elsewhere, p.changed
 }
 
 // Ask is what is known of a request when a backend is chosen.

@@ -414,7 +414,8 @@ func TestExchange_SessionsStayAcrossGateways(t *testing.T) {
 			c, marks[i] = p.Changes(marks[i])
 			for j, other := range pools {
 				if i != j {
-					other.Merge(fmt.Sprint(i), c)
+					other.MergeLoads(fmt.Sprint(i), c.Loads)
+					other.MergePins(c.Pins, 0)
 				}
 			}
 		}
@@ -427,7 +428,7 @@ func TestExchange_SessionsStayAcrossGateways(t *testing.T) {
 func TestExchange_LoadsCountUntilTheyAreOld(t *testing.T) {
 	t.Parallel()
 	p, now := newPool(2)
-	p.Merge("other", Changes{Loads: map[string]Load{"b00": {Requests: 10, Tokens: 9000}, "gone": {Requests: 1}}})
+	p.MergeLoads("other", map[string]Load{"b00": {Requests: 10, Tokens: 9000}, "gone": {Requests: 1}})
 	for _, policy := range []Policy{LeastTokens, LeastConnections} {
 		for range 3 {
 			if l := p.Take(Ask{Policy: policy, Prompt: session.Prompt{Tokens: 10}}); l.ID != "b01" {

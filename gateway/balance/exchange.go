@@ -42,14 +42,28 @@ func (p *Pool) Changes(since uint64) (c Changes, next uint64) {
 	return c, next
 }
 
-// Merge takes in what another gateway told. Its loads hold until it tells new ones, or for five seconds.
-func (p *Pool) Merge(from string, c Changes) {
+// MergeLoads takes in what another gateway has at the backends. It holds until that tells it anew, or for five seconds.
+func (p *Pool) MergeLoads(from string, loads map[string]Load) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
-	p.pins.Merge(c.Pins, now)
-	p.others[from] = instance{loads: c.Loads, at: now}
+	p.others[from] = instance{loads: loads, at: now}
 	p.setElsewhere(now)
+}
+
+// MergePins takes in the sessions that another gateway has set, whose clock is ahead of ours by so much. The order in
+// which pins come, and whether they come twice, makes no difference.
+func (p *Pool) MergePins(pins []session.Pin, ahead time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pins.Merge(pins, ahead, p.clock.Now())
+}
+
+// Pins is the number of session keys that are known.
+func (p *Pool) Pins() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pins.Len()
 }
 
 // setElsewhere adds up what other gateways have at each backend.

@@ -24,7 +24,8 @@ type pin struct {
 	at      time.Time // of the last use
 	used    uint64    // counts uses; in the order of the list
 	told    uint64    // use at which others must learn of it; 0 when another told us and sent it
-	version time.Time // what others know of it; of two, the later holds
+	version time.Time // what others know of it, by the clock of whoever sent it; of two, the later holds
+	spread  time.Time // when others last learned of it, by our clock
 	tokens  int       // at that version
 }
 
@@ -40,7 +41,7 @@ type Found struct {
 	// Elsewhere is the prompt tokens of that request when another instance sent it, and 0 when this one did: those
 	// got into the backend's cache, though nothing here has seen them.
 	Elsewhere int
-	At        time.Time // when it was sent, or a little earlier
+	At        time.Time // when it was sent, by our clock
 }
 
 // Find looks the keys up in the order of their levels. It is false when none is known.
@@ -50,7 +51,7 @@ func (t *Table) Find(keys Keys, now time.Time) (f Found, ok bool) {
 			continue
 		}
 		if p, ok := t.pins.get(uint64(k)); ok && now.Sub(p.at) < t.ttl {
-			f = Found{Backend: p.backend, Level: level, At: p.version}
+			f = Found{Backend: p.backend, Level: level, At: p.at}
 			if p.told == 0 {
 				f.Elsewhere = p.tokens
 			}
@@ -69,12 +70,12 @@ func (t *Table) Put(keys Keys, backend string, tokens int, now time.Time) (mark 
 		p := t.use(k, now)
 		// Others learn of a pin that is where it was only now and then: so that it does not expire there, and that they
 		// know how much of the conversation the backend has.
-		if p.backend != backend || now.Sub(p.version) > t.ttl/4 || tokens > p.tokens+p.tokens/4 {
+		if p.backend != backend || now.Sub(p.spread) > t.ttl/4 || tokens > p.tokens+p.tokens/4 {
 			version := now
 			if !version.After(p.version) {
-				version = p.version.Add(1)
+				version = p.version.Add(1) // also after one of a clock that is ahead
 			}
-			p.backend, p.tokens, p.version, p.told = backend, tokens, version, p.used
+			p.backend, p.tokens, p.version, p.spread, p.told = backend, tokens, version, now, p.used
 		}
 		if p.told == 0 {
 			p.told = 1 // sent by this instance now, as others know it
@@ -143,21 +144,22 @@ func (t *Table) Changes(since uint64) (pins []Pin, next uint64) {
 }
 
 // Merge takes in pins that another instance set. Of two, the later holds; of two at one moment, the greater backend,
-// so that all instances end up with the same.
-func (t *Table) Merge(pins []Pin, now time.Time) {
+// so that all instances end up with the same. Ahead is by how much the clock of who told them is ahead of ours: how long
+// a pin lives is counted by our own.
+func (t *Table) Merge(pins []Pin, ahead time.Duration, now time.Time) {
 	for _, in := range pins {
-		if in.Key == 0 || now.Sub(in.At) >= t.ttl {
+		used := in.At.Add(-ahead)
+		if in.Key == 0 || now.Sub(used) >= t.ttl {
 			continue
 		}
 		if p, ok := t.pins.get(uint64(in.Key)); ok && (p.version.After(in.At) || p.version.Equal(in.At) && p.backend >= in.Backend) {
 			continue
 		}
-		used := in.At
 		if used.After(now) {
-			used = now // the other's clock is ahead: its pins must not live longer than ours
+			used = now // set by a third one, whose clock is ahead still: its pins must not live longer than ours
 		}
 		p := t.use(in.Key, used)
-		p.backend, p.tokens, p.version, p.told = in.Backend, in.Tokens, in.At, 0
+		p.backend, p.tokens, p.version, p.spread, p.told = in.Backend, in.Tokens, in.At, used, 0
 	}
 	t.trim(now)
 }

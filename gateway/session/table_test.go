@@ -99,7 +99,7 @@ func TestTable_KeptPinsAreToldNowAndThen(t *testing.T) {
 		var pins []Pin
 		pins, mark = table.Changes(mark)
 		told += len(pins)
-		other.Merge(pins, now)
+		other.Merge(pins, 0, now)
 		if _, ok := other.Find(Keys{1}, now); !ok {
 			t.Fatalf("minute %d: expired at the other instance", minute)
 		}
@@ -126,7 +126,7 @@ func TestTable_InstancesAgree(t *testing.T) {
 			pins, marks[i] = tables[i].Changes(marks[i])
 			for j := range tables {
 				if j != i {
-					tables[j].Merge(pins, now)
+					tables[j].Merge(pins, 0, now)
 				}
 			}
 			if again, _ := tables[i].Changes(marks[i]); len(again) != 0 {
@@ -165,7 +165,7 @@ func TestMerge_RefusesWhatIsOldOrAhead(t *testing.T) {
 	t.Parallel()
 	table := NewTable(10, time.Hour)
 	table.Put(Keys{1}, "a", 0, noon)
-	table.Merge([]Pin{{1, "b", noon.Add(-time.Second), 0}, {2, "b", noon.Add(-time.Hour), 0}, {3, "b", noon.Add(time.Hour), 0}, {0, "b", noon, 0}}, noon)
+	table.Merge([]Pin{{1, "b", noon.Add(-time.Second), 0}, {2, "b", noon.Add(-time.Hour), 0}, {3, "b", noon.Add(time.Hour), 0}, {0, "b", noon, 0}}, 0, noon)
 	if f, _ := table.Find(Keys{1}, noon); f.Backend != "a" {
 		t.Errorf("an older pin won: %s", f.Backend)
 	}

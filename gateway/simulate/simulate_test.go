@@ -180,7 +180,8 @@ func run(requests []request, in setting) result {
 				c, marks[i] = p.Changes(marks[i])
 				for j, other := range s.pools {
 					if i != j {
-						other.Merge(fmt.Sprint(i), c)
+						other.MergeLoads(fmt.Sprint(i), c.Loads)
+						other.MergePins(c.Pins, 0)
 					}
 				}
 			}
