@@ -4,7 +4,9 @@ package discover
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,6 +22,13 @@ const (
 	ServedTag = "heteroflow.served=" // the name by which the engine knows it, where that is another
 	PathTag   = "heteroflow.path="   // a path of the engine's own that clients may use; there may be several
 	EngineTag = "heteroflow.engine=" // the kind of engine, as internal/inference names it
+	SlotsTag  = "heteroflow.slots="  // how many requests one instance takes at once
+
+	HeadersTag    = "heteroflow.headers_timeout="
+	WholeTag      = "heteroflow.whole_timeout="
+	FirstTokenTag = "heteroflow.first_token_timeout="
+	IdleTag       = "heteroflow.idle_timeout="
+	TriesTag      = "heteroflow.tries="
 )
 
 // Offer is what a service offers by its tags.
@@ -28,10 +37,20 @@ type Offer struct {
 	Paths  []string // sorted
 	Served string   // empty when the engine knows the models by their names
 	Engine string   // empty when it is not said
+	Slots  int      // of one instance; 0 when it is not said
+	Times  Times
+	Wrong  []string // sorted; what is wrong with the tags, in words
+}
+
+// Times are limits that a service has of its own; 0 is the gateway's.
+type Times struct {
+	Headers, Whole, FirstToken, Idle time.Duration
+	Tries                            int
 }
 
 func (o Offer) equal(other Offer) bool {
-	return slices.Equal(o.Models, other.Models) && slices.Equal(o.Paths, other.Paths) && o.Served == other.Served && o.Engine == other.Engine
+	return slices.Equal(o.Models, other.Models) && slices.Equal(o.Paths, other.Paths) && slices.Equal(o.Wrong, other.Wrong) &&
+		o.Served == other.Served && o.Engine == other.Engine && o.Slots == other.Slots && o.Times == other.Times
 }
 
 // Instance is one live copy of a service.
@@ -188,6 +207,9 @@ func (w *Watcher) reconcile(ctx context.Context, offers map[string]Offer) {
 		if !s.equal(o) {
 			s.Offer = o
 			dirty = true
+			for _, wrong := range o.Wrong {
+				w.log.Warn("a tag of a service is not understood and left out", "service", name, "problem", wrong)
+			}
 		}
 	}
 	if dirty {
@@ -283,10 +305,42 @@ func (o *Offer) add(tags []string) {
 			o.Served = value
 		case EngineTag:
 			o.Engine = value
+		case SlotsTag:
+			o.number(tag, value, 1, 1<<20, &o.Slots)
+		case TriesTag:
+			o.number(tag, value, 1, 5, &o.Times.Tries)
+		case HeadersTag:
+			o.duration(tag, value, &o.Times.Headers)
+		case WholeTag:
+			o.duration(tag, value, &o.Times.Whole)
+		case FirstTokenTag:
+			o.duration(tag, value, &o.Times.FirstToken)
+		case IdleTag:
+			o.duration(tag, value, &o.Times.Idle)
 		}
 	}
+	slices.Sort(o.Wrong)
+	o.Wrong = slices.Compact(o.Wrong)
 	slices.Sort(o.Models)
 	o.Models = slices.Compact(o.Models)
 	slices.Sort(o.Paths)
 	o.Paths = slices.Compact(o.Paths)
+}
+
+func (o *Offer) number(tag, text string, least, most int, to *int) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < least || n > most {
+		o.Wrong = append(o.Wrong, fmt.Sprintf("%q: write a whole number from %d to %d", tag, least, most))
+		return
+	}
+	*to = n
+}
+
+func (o *Offer) duration(tag, text string, to *time.Duration) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Millisecond {
+		o.Wrong = append(o.Wrong, fmt.Sprintf("%q: write a time such as 90s or 10m", tag))
+		return
+	}
+	*to = d
 }

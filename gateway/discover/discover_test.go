@@ -263,3 +263,25 @@ func TestNomad_InstanceThatLoadsIsNotLive(t *testing.T) {
 		t.Errorf("silent: %v", live)
 	}
 }
+
+// Tags with limits of the service's own; one that makes no sense is left out and told of.
+func TestOffer_Tags(t *testing.T) {
+	t.Parallel()
+	var got Offer
+	got.add([]string{
+		SlotsTag + "16", TriesTag + "1", HeadersTag + "90s", WholeTag + "1h", FirstTokenTag + "10m", IdleTag + "500ms",
+		SlotsTag + "many", SlotsTag + "0", TriesTag + "6", IdleTag + "soon", WholeTag + "-1s", ModelTag + "m", ModelTag + "m",
+	})
+	got.add([]string{IdleTag + "soon"}) // of another instance
+	want := Offer{
+		Models: []string{"m"}, Slots: 16, Times: Times{Headers: 90 * time.Second, Whole: time.Hour, FirstToken: 10 * time.Minute, Idle: 500 * time.Millisecond, Tries: 1},
+		Wrong: []string{
+			`"heteroflow.idle_timeout=soon": write a time such as 90s or 10m`, `"heteroflow.slots=0": write a whole number from 1 to 1048576`,
+			`"heteroflow.slots=many": write a whole number from 1 to 1048576`, `"heteroflow.tries=6": write a whole number from 1 to 5`,
+			`"heteroflow.whole_timeout=-1s": write a time such as 90s or 10m`,
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

@@ -1,0 +1,72 @@
+package discover
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/heteroflow/heteroflow/internal/nomadapi"
+)
+
+// Allocations tells whether what a service was registered for still runs.
+type Allocations interface {
+	// Runs is false for an allocation that has ended, is being ended, or is not known any more. An error says nothing.
+	Runs(ctx context.Context, id string) (bool, error)
+}
+
+// registered finds the allocation in the id that Nomad gives to what it registers. Source: Nomad's serviceregistration,
+// MakeAllocServiceID.
+var registered = regexp.MustCompile(`^_nomad-task-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-`)
+
+// allocOf is the allocation of an instance; empty when something else than Nomad registered it.
+func allocOf(id string) string {
+	if m := registered.FindStringSubmatch(id); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// NomadAllocations asks Nomad.
+type NomadAllocations struct {
+	client *api.Client
+}
+
+var _ Allocations = (*NomadAllocations)(nil)
+
+// NewNomadAllocations takes Nomad's own environment variables for what addr and token leave empty.
+func NewNomadAllocations(addr, token string) (*NomadAllocations, error) {
+	cfg := api.DefaultConfig()
+	if addr != "" {
+		cfg.Address = addr
+	}
+	if token != "" {
+		cfg.SecretID = token
+	}
+	client, err := api.NewClient(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make Nomad client for %s: %w", cfg.Address, err)
+	}
+	return &NomadAllocations{client: client}, nil
+}
+
+// Runs asks for the allocation. One on a node that has lost its servers is taken to run: Consul, which has a check of its
+// own, knows better.
+func (n *NomadAllocations) Runs(ctx context.Context, id string) (bool, error) {
+	alloc, _, err := n.client.Allocations().Info(id, (&api.QueryOptions{Namespace: api.AllNamespacesNamespace, AllowStale: true}).WithContext(ctx))
+	switch {
+	case nomadapi.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("ask for allocation %s: %w", id, err)
+	}
+	if alloc.DesiredStatus != api.AllocDesiredStatusRun {
+		return false, nil
+	}
+	switch alloc.ClientStatus {
+	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
+		return false, nil
+	}
+	return true, nil
+}
