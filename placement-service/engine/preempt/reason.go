@@ -1,0 +1,118 @@
+package preempt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// explain fills in the words of a plan, and refuses one that is out of proportion.
+func (s *search) explain(p *Plan) {
+	if p.Refusal == nil && s.q.Policy.Excess > 0 && p.Cards > p.Asked*s.q.Policy.Excess+0.005 {
+		p.Refusal = &Refusal{Code: CodeExcess, Sentence: fmt.Sprintf(
+			"the smallest eviction that makes room takes %s from %s for the %s asked for, more than %s for each: ask for more of it, or raise max_excess",
+			cardsOf(p.Cards), few(p.Jobs), cardsOf(p.Asked), number(s.q.Policy.Excess))}
+		p.Victims, p.Jobs = nil, nil
+	}
+	if p.Refusal == nil || p.Refusal.Sentence != "" {
+		return
+	}
+	stay := s.stay(p.Kept)
+	if p.Refusal.Code == CodeNoVictims {
+		p.Refusal.Sentence = "nothing may be evicted for it: " + stay
+		return
+	}
+	var members int
+	var milli int64
+	for _, u := range s.units {
+		members += len(u.members)
+		milli += u.milli
+	}
+	sentence := "it is placed by Nomad alone"
+	if p.Decision.Refusal != nil {
+		sentence = p.Decision.Refusal.Sentence
+	}
+	p.Refusal.Sentence = fmt.Sprintf("evicting all that may be, %s with %s, would not make room: %s",
+		plural(members, "allocation"), cardsOf(float64(milli)/1000), sentence)
+	if stay != "" {
+		p.Refusal.Sentence += "; " + stay
+	}
+}
+
+// Sentence says what a plan would do.
+func (p *Plan) Sentence() string { return "would start by " + p.Doing() }
+
+// Doing says what it evicts.
+func (p *Plan) Doing() string {
+	return fmt.Sprintf("evicting %s of %s, %s for the %s asked for",
+		plural(len(p.Victims), "allocation"), few(p.Jobs), cardsOf(p.Cards), cardsOf(p.Asked))
+}
+
+// stay says how many allocations stay, and why.
+func (s *search) stay(kept []Kept) string {
+	if len(kept) == 0 {
+		return "no allocation of another job runs"
+	}
+	all, parts := 0, make([]string, len(kept))
+	for i, k := range kept {
+		all += k.Allocations
+		parts[i] = fmt.Sprintf("%d %s", k.Allocations, s.words(k.Why))
+	}
+	verb := "stay"
+	if all == 1 {
+		verb = "stays"
+	}
+	return fmt.Sprintf("%s %s: %s", plural(all, "allocation"), verb, strings.Join(parts, ", "))
+}
+
+func (s *search) words(w Why) string {
+	policy := &s.q.Policy
+	switch w {
+	case WhyPriority:
+		return fmt.Sprintf("of priority %d or more", s.q.Request.Priority)
+	case WhyGold:
+		return "under qos gold"
+	case WhyPinned:
+		return "that cannot be started elsewhere"
+	case WhyMode:
+		return "running, where only what does not run yet may be evicted"
+	case WhyMinRuntime:
+		return "not past the least running time"
+	case WhyGuard:
+		return fmt.Sprintf("of jobs that were evicted less than %d s ago", policy.Guard)
+	case WhyBudget:
+		return fmt.Sprintf("of tenants that have lost %s cards or would lose more", number(policy.Budget))
+	case WhyGang:
+		return "in gangs of which something else stays"
+	}
+	return string(w)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// cardsOf says a number of cards, with up to two digits behind the point.
+func cardsOf(cards float64) string {
+	if text := number(cards); text != "1" {
+		return text + " cards"
+	}
+	return "1 card"
+}
+
+func number(v float64) string {
+	text := fmt.Sprintf("%.2f", v)
+	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
+}
+
+// few is the names of jobs, the first three of them.
+func few(jobs []string) string {
+	names := slices.Clone(jobs)
+	if len(names) > 3 {
+		return fmt.Sprintf("%s and %d more jobs", strings.Join(names[:3], ", "), len(names)-3)
+	}
+	return strings.Join(names, ", ")
+}
