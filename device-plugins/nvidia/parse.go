@@ -9,9 +9,34 @@ import (
 	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
-// lostLine is the line by which the tool names a card it cannot talk to. It stands alone or between valid rows, and
-// the address comes in three spellings: "GPU 0000:05:00.0", "GPU0000:02:00.0", "GPU0: 0000:24:00.0".
-var lostLine = regexp.MustCompile(`device handle for GPU\s*(?:(\d+):\s+)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])\s*:\s*([^.\n]*)`)
+// handle is what the line says by which the tool names a card it cannot talk to. It stands alone or between valid rows.
+const handle = "device handle for GPU"
+
+// lostCard reads that line; none is false for any other. Behind the handle stands the address, in three spellings:
+// "GPU 0000:05:00.0", "GPU0000:02:00.0", "GPU0: 0000:24:00.0". Only the address names the card: the number before it counts
+// calls, not cards, in some versions.
+func lostCard(line string) (lost gpu, ok bool) {
+	_, rest, named := strings.Cut(line, handle)
+	if !named {
+		return gpu{}, false
+	}
+	rest = strings.TrimSpace(rest)
+	if number, behind, parted := strings.Cut(rest, ": "); parted && number != "" && strings.Trim(number, "0123456789") == "" {
+		lost.index, rest = whole(number), strings.TrimSpace(behind)
+	}
+	const place = ":00:00.0" // behind the domain
+	end := strings.IndexByte(rest, ':') + len(place)
+	if end < len("0000")+len(place) || end > len(rest) {
+		return gpu{}, false
+	}
+	why, told := strings.CutPrefix(strings.TrimSpace(rest[end:]), ":")
+	if lost.pci = toolout.PCI(rest[:end]); lost.pci == "" || !told {
+		return gpu{}, false
+	}
+	why, _, _ = strings.Cut(why, ".")
+	lost.dead = "nvidia-smi: " + strings.TrimSpace(why)
+	return lost, true
+}
 
 // parse reads whatever nvidia-smi printed. It goes by the content and not by the arguments of the call, since an old
 // or a wrapped tool may print another form than the one asked for. ok is false when nothing in it is known.
@@ -21,10 +46,9 @@ func parse(out string) (r report, ok bool) {
 	for line := range strings.Lines(out) {
 		switch complaintOf(line) {
 		case lostBoard:
-			// Only the address names the card: the number before it counts calls, not cards, in some versions.
-			if m := lostLine.FindStringSubmatch(line); !told[m[2]] && len(lost) < maxBoards {
-				lost = append(lost, gpu{index: whole(m[1]), pci: pciAddress(m[2]), dead: "nvidia-smi: " + strings.TrimSpace(m[3])})
-				told[m[2]] = true
+			if l, _ := lostCard(line); !told[l.pci] && len(lost) < maxBoards {
+				lost = append(lost, l)
+				told[l.pci] = true
 			}
 		case noDriver:
 			r.noDriver = true
@@ -67,9 +91,13 @@ const (
 )
 
 func complaintOf(line string) complaint {
-	switch {
-	case strings.Contains(line, "device handle for GPU") && lostLine.MatchString(line):
+	if len(line) < len(handle) {
+		return none
+	}
+	if _, lost := lostCard(line); lost {
 		return lostBoard
+	}
+	switch {
 	case strings.Contains(line, "couldn't communicate with the NVIDIA driver"), strings.Contains(line, "Failed to initialize NVML"):
 		return noDriver
 	case strings.Contains(line, "No devices were found"):

@@ -2,27 +2,28 @@ package nvidia
 
 import (
 	"regexp"
-	"slices"
-	"strings"
+
+	"github.com/heteroflow/heteroflow/device-plugins/toolout"
 )
 
-var (
-	pmonHead = regexp.MustCompile(`^# gpu\s+pid\s+type\b`)
-	pmonLine = regexp.MustCompile(`^\s*(\d+)\s+(\d+)\s+(C|G|C\+G|M\+C)\s`)
-)
+var pmonHead = regexp.MustCompile(`^# gpu\s+pid\s+type\b`)
 
 // parsePmon reads `nvidia-smi pmon`: the compute processes of each board, each once however often it was looked at.
 func parsePmon(out string) report {
 	r := report{processesKnown: true}
+	type run struct{ index, pid int }
+	seen := map[run]bool{}
+	var words []string
 	for line := range lines(out) {
-		m := pmonLine.FindStringSubmatch(line)
-		if m == nil || !strings.Contains(m[3], "C") {
+		words = toolout.AppendWords(words[:0], line)
+		if len(words) < 4 || words[2] != "C" && words[2] != "C+G" && words[2] != "M+C" {
 			continue
 		}
-		index, pid := whole(m[1]), whole(m[2])
-		if index == nil || pid == nil || slices.ContainsFunc(r.processes, func(p process) bool { return p.pid == *pid && *p.index == *index }) {
+		index, pid := whole(words[0]), whole(words[1])
+		if index == nil || pid == nil || seen[run{*index, *pid}] {
 			continue
 		}
+		seen[run{*index, *pid}] = true
 		if r.processes = append(r.processes, process{index: index, pid: *pid}); len(r.processes) == maxProcesses {
 			break
 		}
