@@ -54,6 +54,11 @@ func anthropicKind(status int) string {
 	return "invalid_request_error"
 }
 
+// BrokenEvent is what ends a stream of the path that began before any engine answered.
+func BrokenEvent(path, code, message string) string {
+	return brokenEvent(ShapeOf(path), 0, code, message)
+}
+
 // brokenEvent is the event with which a stream tells that its answer is not whole. No end mark follows it.
 func brokenEvent(shape Shape, events int, code, message string) string {
 	switch shape {

@@ -31,12 +31,15 @@ func copyHeaders(to, from http.Header) {
 	}
 }
 
-// answerHeaders takes an engine's headers over. The request's id is the gateway's own.
+// answerHeaders takes an engine's headers over. The request's id and the route are the gateway's own.
 func answerHeaders(to, from http.Header) {
-	id := to["X-Request-Id"]
+	id, route := to["X-Request-Id"], to[RouteHeader]
 	copyHeaders(to, from)
 	if id != nil {
 		to["X-Request-Id"] = id
+	}
+	if route != nil {
+		to[RouteHeader] = route
 	}
 }
 

@@ -206,6 +206,7 @@ func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, c Call) Outcom
 		}
 		c.Ask.Not[lease.ID] = true
 		x.out.Backend = lease.ID
+		x.tellRoute(lease)
 		var again bool
 		if last, again = x.take(lease); !again {
 			x.settle()
@@ -215,6 +216,17 @@ func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, c Call) Outcom
 	x.giveUp(last)
 	x.settle()
 	return x.out
+}
+
+// RouteHeader tells the client why a backend was chosen: balance.Lease's Route.
+const RouteHeader = "X-Session-Route"
+
+func (x *exchange) tellRoute(lease *balance.Lease) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.headersSent {
+		x.w.Header()[RouteHeader] = []string{lease.Route}
+	}
 }
 
 // take asks one backend. Again says that another may be asked.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/discover"
+	"github.com/heteroflow/heteroflow/gateway/hold"
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
@@ -33,22 +34,36 @@ type Target struct {
 	Served                 string   // the model's name at its engine; empty when it is the same
 	Paths                  []string // of the engine's own, that may be used
 	Engine                 string   // kind of engine; empty when it is not said
+	Times                  discover.Times
 	Policy                 balance.Policy
 	Pool                   *balance.Pool
+	Queue                  *hold.Queue // nil: requests for the service never wait
+}
+
+// Service is what all models that are served by one service share.
+type Service struct {
+	Name   string
+	Engine string // kind; empty when it is not said
+	Pool   *balance.Pool
+	Queue  *hold.Queue // nil: requests for the service never wait
 }
 
 // Table is the present routing table. It is safe for concurrent use.
 type Table struct {
 	endpoints Endpoints
 	watcher   *discover.Watcher
+	newQueue  func(string, *balance.Pool) *hold.Queue
 	clock     clock.Clock
 	log       hclog.Logger
 
-	mu      sync.RWMutex
-	byModel map[string]Target
-	pools   map[string]*balance.Pool // by service name; kept while the service is known
-	rows    []store.Endpoint
-	storeOK error
+	mu       sync.RWMutex
+	byModel  map[string]Target
+	services map[string]*Service       // by name; kept while the service is known
+	offers   map[string]discover.Offer // of services, the last one of each that is known
+	rows     []store.Endpoint
+	storeOK  error
+	built    chan struct{} // closed once the table holds what registry and store said
+	isBuilt  bool
 }
 
 var errNotRead = errors.New("endpoints have not been read yet")
@@ -56,9 +71,13 @@ var errNotRead = errors.New("endpoints have not been read yet")
 // refresh is how often endpoints are read again; a new or deleted one takes effect within it.
 const refresh = time.Second
 
-// NewTable makes an empty table; Run fills it.
-func NewTable(e Endpoints, w *discover.Watcher, c clock.Clock, log hclog.Logger) *Table {
-	return &Table{endpoints: e, watcher: w, clock: c, log: log, byModel: map[string]Target{}, pools: map[string]*balance.Pool{}, storeOK: errNotRead}
+// NewTable makes an empty table; Run fills it. newQueue makes the queue of a service whose requests may wait; nil where
+// none ever do.
+func NewTable(e Endpoints, w *discover.Watcher, newQueue func(service string, p *balance.Pool) *hold.Queue, c clock.Clock, log hclog.Logger) *Table {
+	return &Table{
+		endpoints: e, watcher: w, newQueue: newQueue, clock: c, log: log, storeOK: errNotRead,
+		byModel: map[string]Target{}, services: map[string]*Service{}, offers: map[string]discover.Offer{}, built: make(chan struct{}),
+	}
 }
 
 // Run keeps the table current until the context ends.
@@ -111,30 +130,31 @@ func (t *Table) readEndpoints(ctx context.Context) {
 	t.mu.Unlock()
 }
 
-func (t *Table) build(services []discover.Service) {
+func (t *Table) build(found []discover.Service) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	pools := map[string]*balance.Pool{}
-	pool := func(name string) *balance.Pool {
-		if pools[name] == nil {
-			pools[name] = t.pools[name]
-			if pools[name] == nil {
-				pools[name] = balance.NewPool(t.clock)
-			}
+	services, offers := map[string]*Service{}, map[string]discover.Offer{}
+	service := func(name string, offer discover.Offer) *Service {
+		if services[name] == nil {
+			services[name] = t.service(name)
 		}
-		return pools[name]
+		s := services[name]
+		s.Engine, offers[name] = offer.Engine, offer
+		if s.Queue != nil {
+			s.Queue.SetSlots(offer.Slots)
+		}
+		return s
 	}
 	byModel := map[string]Target{}
-	live := map[string]discover.Offer{}
-	for _, s := range services {
-		live[s.Name] = s.Offer
+	for _, s := range found {
 		list := make([]balance.Backend, 0, len(s.Instances))
 		for _, i := range s.Instances {
 			list = append(list, balance.Backend{ID: i.ID, Addr: i.Addr})
 		}
-		pool(s.Name).Set(list)
+		at := service(s.Name, s.Offer)
+		at.Pool.Set(list)
 		for _, model := range s.Models {
-			byModel[model] = Target{Model: model, Service: s.Name, Tenant: DefaultTenant, Policy: balance.DefaultPolicy, Pool: pool(s.Name), Served: s.Served, Paths: s.Paths, Engine: s.Engine}
+			byModel[model] = target(at, s.Offer, Target{Model: model, Tenant: DefaultTenant, Policy: balance.DefaultPolicy})
 		}
 	}
 	for _, e := range t.rows {
@@ -143,13 +163,60 @@ func (t *Table) build(services []discover.Service) {
 			t.log.Error("endpoint has a policy this gateway does not know, using the default", "endpoint", e.ID, "error", err)
 			policy = balance.DefaultPolicy
 		}
-		offer, ok := live[e.Service]
-		if !ok {
-			pool(e.Service).Set(nil)
+		offer, ok := offers[e.Service]
+		if !ok { // without an instance a service has no tags: it is what it was last
+			offer = t.offers[e.Service]
+			service(e.Service, offer).Pool.Set(nil)
 		}
-		byModel[e.Model] = Target{Model: e.Model, Service: e.Service, Tenant: e.Tenant, EndpointID: e.ID, Policy: policy, Pool: pool(e.Service), Served: offer.Served, Paths: offer.Paths, Engine: offer.Engine}
+		byModel[e.Model] = target(services[e.Service], offer, Target{Model: e.Model, Tenant: e.Tenant, EndpointID: e.ID, Policy: policy})
 	}
-	t.byModel, t.pools = byModel, pools
+	t.byModel, t.services, t.offers = byModel, services, offers
+	if !t.isBuilt && t.storeOK == nil && t.watcher.Err() == nil {
+		t.isBuilt = true
+		close(t.built)
+	}
+}
+
+// Await waits until the table holds what the registry and the store have said, and reports whether it does.
+func (t *Table) Await(ctx context.Context) bool {
+	select {
+	case <-t.built:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// service keeps what is known of a service that stays. The copy is the new table's own.
+func (t *Table) service(name string) *Service {
+	if s := t.services[name]; s != nil {
+		kept := *s
+		return &kept
+	}
+	s := &Service{Name: name, Pool: balance.NewPool(t.clock)}
+	if t.newQueue != nil {
+		s.Queue = t.newQueue(name, s.Pool)
+	}
+	return s
+}
+
+// target completes what an endpoint or a tag says by what the service says.
+func target(s *Service, o discover.Offer, t Target) Target {
+	t.Service, t.Pool, t.Queue = s.Name, s.Pool, s.Queue
+	t.Served, t.Paths, t.Engine, t.Times = o.Served, o.Paths, o.Engine, o.Times
+	return t
+}
+
+// Services lists every service, ordered by name.
+func (t *Table) Services() []Service {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	list := make([]Service, 0, len(t.services))
+	for _, s := range t.services {
+		list = append(list, *s)
+	}
+	slices.SortFunc(list, func(a, b Service) int { return cmp.Compare(a.Name, b.Name) })
+	return list
 }
 
 // Lookup finds the target of a model name.

@@ -80,7 +80,7 @@ func TestTable_ModelsByTagAndByEndpoint(t *testing.T) {
 	)
 	ctx, cancel := context.WithCancel(context.Background())
 	watcher := discover.NewWatcher(registry{}, hclog.NewNullLogger())
-	table := NewTable(rows, watcher, now, hclog.NewNullLogger())
+	table := NewTable(rows, watcher, nil, now, hclog.NewNullLogger())
 	var wg sync.WaitGroup
 	wg.Go(func() { watcher.Run(ctx) }) //nolint:errcheck // ends with the context
 	wg.Go(func() { table.Run(ctx) })   //nolint:errcheck // ends with the context

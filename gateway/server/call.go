@@ -17,7 +17,6 @@ import (
 	"github.com/heteroflow/heteroflow/gateway/route"
 	"github.com/heteroflow/heteroflow/gateway/session"
 	"github.com/heteroflow/heteroflow/internal/auth"
-	"github.com/heteroflow/heteroflow/internal/inference"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
@@ -117,11 +116,14 @@ func (c *call) serveJSON(open func(route.Target) bool) {
 		return
 	}
 	c.row.Stream = req.Stream
-	c.exchange(target, relay.Call{
-		Content: relay.JSON(req, target.Served), Model: req.Model, Stream: req.Stream, WantUsage: req.WantUsage, PromptTokens: req.PromptTokens,
-		Ask: balance.Ask{Prompt: session.Read(raw, session.Scope{
-			Tenant: c.who.Tenant, Model: req.Model, Header: c.r.Header.Get("X-Session-Id"), Single: c.operation.Token == "",
-		})},
+	prompt := session.Read(raw, session.Scope{
+		Tenant: c.who.Tenant, Model: req.Model, Header: c.r.Header.Get("X-Session-Id"), Single: c.operation.Token == "",
+	})
+	c.exchange(target, int64(len(raw)), func(t route.Target) relay.Call {
+		return relay.Call{
+			Content: relay.JSON(req, t.Served), Model: req.Model, Stream: req.Stream, WantUsage: req.WantUsage, PromptTokens: req.PromptTokens,
+			Ask: balance.Ask{Prompt: prompt},
+		}
 	})
 }
 
@@ -179,11 +181,14 @@ func (c *call) serveForm() {
 	if !ok {
 		return
 	}
-	c.exchange(target, relay.Call{
-		Content: relay.Form(upload, target.Served, c.r.ContentLength), Model: model,
-		Ask: balance.Ask{Prompt: session.Read(nil, session.Scope{Tenant: c.who.Tenant, Model: model, Header: c.r.Header.Get("X-Session-Id"), Single: true})},
+	prompt := session.Read(nil, session.Scope{Tenant: c.who.Tenant, Model: model, Header: c.r.Header.Get("X-Session-Id"), Single: true})
+	c.exchange(target, formKept, func(t route.Target) relay.Call {
+		return relay.Call{Content: relay.Form(upload, t.Served, c.r.ContentLength), Model: model, Ask: balance.Ask{Prompt: prompt}}
 	})
 }
+
+// formKept is how much of a form is in memory, at most, in bytes.
+const formKept = 1 << 20
 
 // target finds what serves the model for this caller, or has answered.
 func (c *call) target(model string) (route.Target, bool) {
@@ -199,15 +204,20 @@ func (c *call) target(model string) (route.Target, bool) {
 	return target, true
 }
 
-func (c *call) exchange(target route.Target, call relay.Call) {
-	call.Operation, call.Service, call.Pool, call.Rules = c.operation, target.Service, target.Pool, c.h.rules.For(inference.HabitsOf(target.Engine))
-	call.Ask.Policy = target.Policy
-	if conn := connOf(c.r); conn != nil {
-		call.HalfClosed = conn.halfClosed
-	}
+// exchange has the call answered, and notes how it went. size is what the call keeps in memory, in bytes; build makes the
+// call for the target as it is when it is sent.
+func (c *call) exchange(target route.Target, size int64, build func(route.Target) relay.Call) {
 	c.h.metrics.inFlight.Inc()
 	defer c.h.metrics.inFlight.Dec()
-	o := c.h.relay.Exchange(c.w, c.r, call)
+	o := c.held(target, size, func(t route.Target) relay.Call {
+		call := build(t)
+		call.Operation, call.Service, call.Pool, call.Rules = c.operation, t.Service, t.Pool, c.h.rulesOf(t)
+		call.Ask.Policy = t.Policy
+		if conn := connOf(c.r); conn != nil {
+			call.HalfClosed = conn.halfClosed
+		}
+		return call
+	})
 	row := &c.row
 	row.Status, row.End, row.Backend, row.Tries, row.FirstByte = o.Status, o.End, o.Backend, len(o.Tried), o.FirstByte
 	row.PromptTokens, row.CachedTokens, row.CompletionTokens = o.Usage.PromptTokens, o.Usage.CachedTokens, o.Usage.CompletionTokens

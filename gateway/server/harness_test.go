@@ -17,6 +17,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/discover"
+	"github.com/heteroflow/heteroflow/gateway/hold"
 	"github.com/heteroflow/heteroflow/gateway/mockengine"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
@@ -49,7 +50,10 @@ type of struct {
 	maxBody int64
 	keys    identifier // calls without a key are served when there is none
 	rows    []store.Endpoint
-	log     hclog.Logger
+	queues  func(string, *balance.Pool) *hold.Queue
+	// registry takes the place of one that has the engines and addresses.
+	registry discover.Registry
+	log      hclog.Logger
 }
 
 type fixed struct {
@@ -112,8 +116,12 @@ func setUp(tb testing.TB, o of) *bench {
 	for i, addr := range o.addrs {
 		f.instances = append(f.instances, discover.Instance{ID: fmt.Sprintf("e%d", i), Addr: addr})
 	}
-	watcher := discover.NewWatcher(f, hclog.NewNullLogger())
-	table := route.NewTable(rows(o.rows), watcher, o.clock, hclog.NewNullLogger())
+	var registry discover.Registry = f
+	if o.registry != nil {
+		registry = o.registry
+	}
+	watcher := discover.NewWatcher(registry, hclog.NewNullLogger())
+	table := route.NewTable(rows(o.rows), watcher, o.queues, o.clock, hclog.NewNullLogger())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	go func() { ended <- watcher.Run(ctx) }()
@@ -137,7 +145,11 @@ func setUp(tb testing.TB, o of) *bench {
 	b.url, b.addr = s.URL, strings.TrimPrefix(s.URL, "http://")
 	eventually2(tb, "the table has the engines", func() bool {
 		services, _ := watcher.Services()
-		if _, ok := table.Lookup("m"); !ok || len(services) == 0 {
+		_, ok := table.Lookup("m")
+		if o.registry != nil {
+			return ok
+		}
+		if !ok || len(services) == 0 {
 			return false
 		}
 		return len(services[0].Instances) == len(f.instances)

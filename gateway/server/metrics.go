@@ -20,6 +20,7 @@ type metrics struct {
 	firstByte *prometheus.HistogramVec
 	tries     prometheus.Counter
 	dropped   prometheus.Counter
+	genAI     *genAI
 }
 
 func newMetrics() *metrics {
@@ -34,6 +35,7 @@ func newMetrics() *metrics {
 		tries:     prometheus.NewCounter(prometheus.CounterOpts{Name: "heteroflow_gateway_retries_total", Help: "Tries of a further backend after one failed."}),
 		dropped:   prometheus.NewCounter(prometheus.CounterOpts{Name: "heteroflow_gateway_usage_rows_dropped_total", Help: "Usage rows given up because the store was away for too long."}),
 	}
+	m.genAI = newGenAI(m.registry)
 	m.registry.MustRegister(m.requests, m.tokens, m.inFlight, m.duration, m.firstByte, m.tries, m.dropped)
 	return m
 }
@@ -45,6 +47,7 @@ func (m *metrics) handler() http.Handler {
 func (m *metrics) observe(u store.Usage) {
 	m.requests.WithLabelValues(u.Model, strconv.Itoa(u.Status), u.End).Inc()
 	m.duration.WithLabelValues(u.Model).Observe(u.Duration.Seconds())
+	m.genAI.observe(u)
 	if u.FirstByte > 0 {
 		m.firstByte.WithLabelValues(u.Model).Observe(u.FirstByte.Seconds())
 	}

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +14,14 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/discover"
+	"github.com/heteroflow/heteroflow/gateway/hold"
 	"github.com/heteroflow/heteroflow/gateway/meter"
+	"github.com/heteroflow/heteroflow/gateway/probe"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
+	"github.com/heteroflow/heteroflow/gateway/wake"
 	"github.com/heteroflow/heteroflow/internal/auth"
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
@@ -31,12 +36,21 @@ type Config struct {
 	ConsulToken string
 	NomadAddr   string
 	NomadToken  string
-	Anonymous   bool        // calls without a key, for one machine only
-	MaxBody     int64       // bytes; 0 is 64 MiB
-	Spool       string      // folder for usage while the database is away; empty keeps it in memory
-	Rules       relay.Rules // how long backends may take; the zero value is relay's defaults
+	Anonymous   bool          // calls without a key, for one machine only
+	MaxBody     int64         // bytes; 0 is 64 MiB
+	Spool       string        // folder for usage while the database is away; empty keeps it in memory
+	Rules       relay.Rules   // how long backends may take; the zero value is relay's defaults
+	Probe       time.Duration // between two probes of a backend; 0 is probe.Every, below 0 none
+	Hold        Hold
 	Logger      hclog.Logger
 	Listening   func(addr string) // told once models are served; may be nil
+}
+
+// Hold says what becomes of requests for a service without a backend.
+type Hold struct {
+	WakeAddr  string // of the API that scales jobs, the placement service's or Nomad's; without it such requests are refused
+	WakeToken string
+	Limits    hold.Limits // zero values are hold's defaults
 }
 
 const (
@@ -103,12 +117,23 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 			c.Logger.Warn("database not closed", "error", err)
 		}
 	}()
-	watcher := discover.NewWatcher(registry, c.Logger.Named("discover"))
-	table := route.NewTable(db, watcher, clock.System(), c.Logger.Named("route"))
+	checked, err := c.checked(registry)
+	if err != nil {
+		return err
+	}
+	queues, err := c.queues()
+	if err != nil {
+		return err
+	}
+	name := store.NewID()
+	watcher := discover.NewWatcher(checked, c.Logger.Named("discover"))
+	table := route.NewTable(db, watcher, queues, clock.System(), c.Logger.Named("route"))
+	prober := probe.New(probed(table), cmp.Or(c.Probe, probe.Every), http.DefaultTransport.(*http.Transport).Clone(), clock.System()) //nolint:forcetypeassert // it is one
 	numbers := newMetrics()
+	numbers.registry.MustRegister(&backends{services: table.Services, reading: prober.Reading, stale: checked.Stale})
 	usage := meter.New(db, c.openSpool(), clock.System(), c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
 	h := &handler{
-		table: table, relay: relay.New(store.NewID()), rules: c.Rules, keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
+		table: table, relay: relay.New(name), rules: c.Rules, keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
 		ready: func(context.Context) []string {
 			problems := []string{}
@@ -136,6 +161,9 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	following, followCtx := errgroup.WithContext(ctx)
 	following.Go(func() error { return watcher.Run(followCtx) })
 	following.Go(func() error { return table.Run(followCtx) })
+	if c.Probe >= 0 {
+		following.Go(func() error { return prober.Run(followCtx) })
+	}
 	err = following.Wait()
 	if ctx.Err() != nil {
 		<-drained
@@ -156,6 +184,41 @@ func (c Config) openSpool() *meter.Spool {
 		return nil
 	}
 	return spool
+}
+
+// checked looks up in Nomad what a registry lists.
+func (c Config) checked(r discover.Registry) (*discover.Checked, error) {
+	allocs, err := discover.NewNomadAllocations(c.NomadAddr, c.NomadToken)
+	if err != nil {
+		return nil, err
+	}
+	return discover.NewChecked(r, allocs, clock.System(), c.Logger.Named("discover")), nil
+}
+
+// queues makes the queue of each service.
+func (c Config) queues() (func(string, *balance.Pool) *hold.Queue, error) {
+	var waker hold.Waker
+	if c.Hold.WakeAddr != "" {
+		n, err := wake.NewNomad(c.Hold.WakeAddr, c.Hold.WakeToken)
+		if err != nil {
+			return nil, err
+		}
+		waker = n
+	}
+	limits := c.Hold.Limits.OrDefaults()
+	return func(service string, p *balance.Pool) *hold.Queue {
+		return hold.New(service, p, waker, limits, clock.System(), c.Logger.Named("hold"))
+	}, nil
+}
+
+func probed(t *route.Table) func() []probe.Service {
+	return func() []probe.Service {
+		var list []probe.Service
+		for _, s := range t.Services() {
+			list = append(list, probe.Service{Name: s.Name, Engine: s.Engine, Pool: s.Pool})
+		}
+		return list
+	}
 }
 
 func (c Config) registry() (discover.Registry, error) {
