@@ -40,14 +40,14 @@ func queries(t *testing.T) map[string]string {
 }
 
 // unlimited lists whole small tables on purpose: the engine and the recount need all pools, and a cluster has few
-// open intents. The claims and pools of one owner are few.
+// open intents and evictions. The claims and pools of one owner are few.
 var unlimited = map[string]bool{
 	"ListPools": true, "ListAllPools": true, "ListPoolsOfNode": true, "ListClaimedPools": true, "ListClaims": true,
-	"ListOpenIntents": true,
+	"ListOpenIntents": true, "ListOpenEvictions": true,
 }
 
 // scans read a whole table on purpose: the same small ones, and the sums, which read a range of time.
-var scans = map[string]bool{"ListOpenIntents": true, "DeleteClosedReservations": true, "ListClaimedPools": true}
+var scans = map[string]bool{"ListOpenIntents": true, "ListOpenEvictions": true, "DeleteClosedEvictions": true, "DeleteClosedReservations": true, "ListClaimedPools": true}
 
 func TestQueries_HaveALimitAndAnIndex(t *testing.T) {
 	t.Parallel()

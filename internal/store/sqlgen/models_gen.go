@@ -55,6 +55,20 @@ type Endpoint struct {
 	Version   int64
 }
 
+type Eviction struct {
+	ID        string
+	Namespace string
+	JobID     string
+	Tenant    string
+	State     string
+	Reason    string
+	Victims   string
+	Deadline  int64
+	CreatedAt int64
+	UpdatedAt int64
+	Version   int64
+}
+
 type Intent struct {
 	ID        string
 	NodeID    string

@@ -67,6 +67,7 @@ func Run(t *testing.T, open Open) {
 		"Jobs":         testJobs,
 		"Decisions":    testDecisions,
 		"Intents":      testIntents,
+		"Evictions":    testEvictions,
 		"Endpoints":    testEndpoints,
 		"Usage":        testUsage,
 		"Text":         testText,
