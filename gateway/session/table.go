@@ -17,6 +17,9 @@ type Table struct {
 	ttl  time.Duration
 	pins lru[pin]
 	uses uint64
+	// latest is the latest version that was seen of any pin. What is set here is set after it, also where another's clock
+	// is ahead and the pin that was known of it is forgotten.
+	latest time.Time
 }
 
 type pin struct {
@@ -72,9 +75,10 @@ func (t *Table) Put(keys Keys, backend string, tokens int, now time.Time) (mark 
 		// know how much of the conversation the backend has.
 		if p.backend != backend || now.Sub(p.spread) > t.ttl/4 || tokens > p.tokens+p.tokens/4 {
 			version := now
-			if !version.After(p.version) {
-				version = p.version.Add(1) // also after one of a clock that is ahead
+			if !version.After(t.latest) {
+				version = t.latest.Add(1)
 			}
+			t.latest = version
 			p.backend, p.tokens, p.version, p.spread, p.told = backend, tokens, version, now, p.used
 		}
 		if p.told == 0 {
@@ -151,6 +155,9 @@ func (t *Table) Merge(pins []Pin, ahead time.Duration, now time.Time) {
 		used := in.At.Add(-ahead)
 		if in.Key == 0 || now.Sub(used) >= t.ttl {
 			continue
+		}
+		if in.At.After(t.latest) {
+			t.latest = in.At
 		}
 		if p, ok := t.pins.get(uint64(in.Key)); ok && (p.version.After(in.At) || p.version.Equal(in.At) && p.backend >= in.Backend) {
 			continue

@@ -69,6 +69,21 @@ type Eviction struct {
 	Version   int64
 }
 
+type Gateway struct {
+	ID     string
+	Beat   int64
+	ToldAt int64
+	PinsTo int64
+	Loads  string
+}
+
+type GatewayPin struct {
+	Gateway string
+	Number  int64
+	Total   int64
+	Pins    string
+}
+
 type Intent struct {
 	ID        string
 	NodeID    string
@@ -119,6 +134,19 @@ type Reservation struct {
 	CreatedAt int64
 	ExpiresAt int64
 	Version   int64
+}
+
+type ServiceSignal struct {
+	Gateway         string
+	Service         string
+	ToldAt          int64
+	Backends        int64
+	InFlight        int64
+	Held            int64
+	TokensPerMinute int64
+	FirstTokenUs    sql.NullInt64
+	EngineWaiting   sql.NullInt64
+	KvPermille      sql.NullInt64
 }
 
 type Setting struct {

@@ -69,6 +69,7 @@ func Run(t *testing.T, open Open) {
 		"Intents":      testIntents,
 		"Evictions":    testEvictions,
 		"Endpoints":    testEndpoints,
+		"Signals":      testSignals,
 		"Usage":        testUsage,
 		"Text":         testText,
 	} {
