@@ -9,8 +9,14 @@ import (
 
 func TestPlugins_Conform(t *testing.T) {
 	t.Parallel()
-	for _, p := range engine.BuiltIn() {
+	for _, p := range engine.BuiltIn(engine.Config{}) {
 		t.Run(p.Name(), func(t *testing.T) {
+			t.Parallel()
+			plugintest.Run(t, p)
+		})
+	}
+	for _, p := range engine.BuiltIn(engine.Config{Learnt: engine.LearntSome(), Level: 2}) {
+		t.Run(p.Name()+", learnt", func(t *testing.T) {
 			t.Parallel()
 			plugintest.Run(t, p)
 		})

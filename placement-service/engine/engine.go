@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/placement-service/engine/potential"
 )
 
 // Config says which plugins take part. The zero value is the default set.
@@ -12,6 +13,10 @@ type Config struct {
 	// Plugins changes the settings of the plugins it names; the others keep their defaults. Unknown names are ignored,
 	// so that a configuration outlives a plugin.
 	Plugins []PluginSetting `json:"plugins,omitempty"`
+	// Learnt is the demand that the plugin potential scores by; nil while it is not known.
+	Learnt *Learnt `json:"-"`
+	// Level is how far the cluster is from filling up, 0, to churning, potential.Levels.
+	Level int `json:"level,omitempty"`
 	// Now is a clock by which plugins are timed, in nanoseconds from any beginning; nil times none. No decision depends
 	// on it.
 	Now func() int64 `json:"-"`
@@ -31,8 +36,13 @@ type Engine struct {
 	rooms   []roomer
 	scorers []scorer
 	set     []PluginSetting // of every built-in plugin
-	now     func() int64
-	scratch *sync.Pool // of *work
+	learnt  *Learnt
+	level   int
+	// Of all plugins: whether each is Impersonal, and the attributes at which they look.
+	impersonal bool
+	attributes []string
+	now        func() int64
+	scratch    *sync.Pool // of *work
 }
 
 type filterer struct {
@@ -53,8 +63,9 @@ type scorer struct {
 
 // New makes an engine.
 func New(cfg Config) *Engine {
-	e := &Engine{now: cfg.Now, scratch: &sync.Pool{New: func() any { return &work{} }}}
-	for _, r := range registry() {
+	cfg.Level = min(potential.Levels, max(0, cfg.Level))
+	e := &Engine{learnt: cfg.Learnt, level: cfg.Level, impersonal: true, now: cfg.Now, scratch: &sync.Pool{New: func() any { return &work{} }}}
+	for _, r := range registry(cfg) {
 		setting := r.setting
 		for _, s := range cfg.Plugins {
 			if s.Name == setting.Name {
@@ -69,8 +80,12 @@ func New(cfg Config) *Engine {
 	return e
 }
 
-// Settings are those of every built-in plugin: an engine that is made with them decides alike.
+// Settings are those of every built-in plugin. An engine that is made with them and the same demand and level decides
+// alike.
 func (e *Engine) Settings() []PluginSetting { return slices.Clone(e.set) }
+
+// Learnt is what the engine scores by, nil for nothing, and the level.
+func (e *Engine) Learnt() (learnt *Learnt, level int) { return e.learnt, e.level }
 
 // With is an engine with one more plugin, asked after the others. Weight is for a ScorePlugin.
 func (e *Engine) With(p Plugin, weight float64) *Engine {
@@ -82,12 +97,13 @@ func (e *Engine) With(p Plugin, weight float64) *Engine {
 func (e *Engine) clone() *Engine {
 	return &Engine{
 		plugins: slices.Clone(e.plugins), filters: slices.Clone(e.filters), rooms: slices.Clone(e.rooms), scorers: slices.Clone(e.scorers),
-		set: e.set, now: e.now, scratch: e.scratch,
+		set: e.set, learnt: e.learnt, level: e.level, impersonal: e.impersonal, attributes: e.attributes, now: e.now, scratch: e.scratch,
 	}
 }
 
 func (e *Engine) add(p Plugin, weight float64) {
 	m := &meter{Plugin: p}
+	e.know(p)
 	e.plugins = append(e.plugins, m)
 	if f, ok := p.(FilterPlugin); ok {
 		e.filters = append(e.filters, filterer{f, m})
@@ -110,15 +126,19 @@ func (e *Engine) Decide(s Snapshot, r Request) Decision {
 	if d.Placed || len(s.Nodes) == 0 || d.Refusal.Code == CodePluginFailed {
 		return d
 	}
-	if d.Refusal.Never = e.never(s, r, d.Refusal); d.Refusal.Never {
-		return d
+	if d.Refusal.Never = never(CatalogOf(s), &r, d.Refusal); !d.Refusal.Never {
+		e.orSwitch(s, &r, &d)
 	}
-	if switches := e.switches(s, r); len(switches) > 0 {
+	return d
+}
+
+// orSwitch names the cards of which the form is to change, when that helps a request that does not fit.
+func (e *Engine) orSwitch(s Snapshot, r *Request, d *Decision) {
+	if switches := e.switches(s, *r); len(switches) > 0 {
 		d.Switches = switches
 		d.Refusal.Code = CodeFormSwitch
 		d.Refusal.Sentence = switchSentence(s, switches, d.Refusal.Need)
 	}
-	return d
 }
 
 // decide runs the stages on one snapshot. Without say a refusal has no reason, which costs a look at every node.

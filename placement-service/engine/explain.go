@@ -39,15 +39,20 @@ func (w *work) explain() *Refusal {
 	for _, c := range counts {
 		r.Counts = append(r.Counts, *c)
 	}
-	slices.SortFunc(r.Counts, func(a, b ReasonCount) int {
-		return cmp.Or(cmp.Compare(rank(a.Code), rank(b.Code)), cmp.Compare(a.Code, b.Code))
-	})
+	sortCounts(r.Counts)
 	task := max(0, best.task)
 	if len(w.tasks) > 0 {
 		r.Task = w.tasks[task].Name
 	}
 	w.tell(r, best, task)
 	return r
+}
+
+// sortCounts puts reasons in the order of the checks.
+func sortCounts(counts []ReasonCount) {
+	slices.SortFunc(counts, func(a, b ReasonCount) int {
+		return cmp.Or(cmp.Compare(rank(a.Code), rank(b.Code)), cmp.Compare(a.Code, b.Code))
+	})
 }
 
 // nearer orders lacks: the later reason, then the one with more, then the lower node id.
@@ -384,8 +389,7 @@ func list[T ~string](names []T) string {
 }
 
 // never reports whether the request cannot fit even in an empty cluster, and then says so in the refusal.
-func (e *Engine) never(s Snapshot, r Request, refusal *Refusal) bool {
-	catalog := CatalogOf(s)
+func never(catalog Catalog, r *Request, refusal *Refusal) bool {
 	for _, g := range r.Groups {
 		for _, t := range g.Tasks {
 			if t.Ask == nil {

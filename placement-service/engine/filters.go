@@ -7,7 +7,7 @@ import (
 )
 
 // gpuFilter keeps the pools of an accepted brand and model whose form serves the ask and that isolate as asked.
-type gpuFilter struct{}
+type gpuFilter struct{ anybody }
 
 var _ FilterPlugin = gpuFilter{}
 
@@ -47,7 +47,7 @@ func acceptsModel(c *Candidate) bool {
 }
 
 // resourceFilter keeps the pools and nodes that have enough free: instances, processor and main memory.
-type resourceFilter struct{}
+type resourceFilter struct{ anybody }
 
 var _ RoomPlugin = resourceFilter{}
 

@@ -16,7 +16,6 @@ type option struct {
 	form    accel.Form // of the pools
 	unitMiB uint64     // of the pools; 0 where it does not matter
 	total   int        // instances of the pools; 0 where it does not matter: a whole card out of its slices
-	like    *Pool      // the pools are of this one's brand and model; nil for one block, where it does not matter
 	keep    []Block    // of the running plan; the other fields but units and blocks do not matter then
 	waste   uint64     // MiB that each block takes beyond the ask
 	ask     *accel.Ask // of a share
@@ -29,11 +28,15 @@ func (o *option) accepts(block int, p *Pool) bool {
 		return o.keep[block].names(p)
 	}
 	return p.Form == o.form && (o.unitMiB == 0 || p.UnitMiB == o.unitMiB) && (o.total == 0 || p.Total == o.total && wholeCard(p)) &&
-		(o.like == nil || sameModel(o.like, p)) && (o.mib == 0 || p.gives(o.ask, o.mib))
+		(o.mib == 0 || p.gives(o.ask, o.mib))
 }
 
 // sameModel reports whether one task can take cards of both pools: a task works on cards of one model.
 func sameModel(a, b *Pool) bool { return a.Vendor == b.Vendor && a.Model == b.Model }
+
+func compareModels(a, b *Pool) int {
+	return cmp.Or(cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Model, b.Model))
+}
 
 // options lists the ways to serve a task on the pools that come into question, best first.
 func (w *work) options(task int) []option {
@@ -45,41 +48,32 @@ func (w *work) options(task int) []option {
 				continue
 			}
 			o := optionOn(ask, w.pool(n, p))
-			if o.blocks > 1 {
-				o.like = w.pool(n, p)
-			}
 			if o.units > 0 && !known(out, &o) {
 				out = append(out, o)
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b option) int {
-		return cmp.Or(
-			cmp.Compare(preference(a.form), preference(b.form)), cmp.Compare(a.waste, b.waste),
-			cmp.Compare(a.units, b.units), cmp.Compare(a.unitMiB, b.unitMiB), cmp.Compare(a.mib, b.mib), cmp.Compare(a.total, b.total),
-			compareModels(a.like, b.like),
-		)
-	})
+	slices.SortStableFunc(out, func(a, b option) int { return compareWays(&a, &b) })
 	return out
+}
+
+// compareWays orders ways to serve an ask, the best first.
+func compareWays(a, b *option) int {
+	return cmp.Or(
+		cmp.Compare(preference(a.form), preference(b.form)), cmp.Compare(a.waste, b.waste),
+		cmp.Compare(a.units, b.units), cmp.Compare(a.unitMiB, b.unitMiB), cmp.Compare(a.mib, b.mib), cmp.Compare(a.total, b.total),
+	)
 }
 
 // known reports whether one of the options is this way.
 func known(options []option, o *option) bool {
 	for i := range options {
 		x := &options[i]
-		if x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total && x.mib == o.mib &&
-			(x.like == nil || sameModel(x.like, o.like)) {
+		if x.form == o.form && x.units == o.units && x.unitMiB == o.unitMiB && x.total == o.total && x.mib == o.mib {
 			return true
 		}
 	}
 	return false
-}
-
-func compareModels(a, b *Pool) int {
-	if a == nil || b == nil {
-		return 0
-	}
-	return cmp.Or(cmp.Compare(a.Vendor, b.Vendor), cmp.Compare(a.Model, b.Model))
 }
 
 // optionOn is the way to serve an ask on pools like this one. Its units are 0 when there is none.

@@ -189,7 +189,7 @@ func (w *work) trial(n int, items []item, allocations int) float64 {
 	if w.here[n] > 0 && w.ask.DistinctHosts || w.jobHere[n] > 0 && w.req.DistinctHosts {
 		return -1
 	}
-	w.picks, w.trying, w.steps = w.picks[:0], items, 0
+	w.picks, w.trying, w.trialled, w.steps = w.picks[:0], items, 0, 0
 	sum, ok := w.choose(n, items, allocations)
 	if !ok {
 		return -1
@@ -201,16 +201,69 @@ func (w *work) trial(n int, items []item, allocations int) float64 {
 // need to give back a choice.
 const maxSteps = 96
 
-// choose picks a pool for the item after the picks made so far and then for the others, best pool first.
+// choose picks a pool for the item after the picks made so far and then for the others, best pool first. A task that
+// takes several pools takes those of the model that is worth most.
 func (w *work) choose(n int, items []item, allocations int) (float64, bool) {
 	at := len(w.picks)
 	if at == len(items) {
 		return 0, true
 	}
 	it := items[at]
-	if it.block == 0 && it.option.blocks > 1 && !w.enough(n, it, allocations) {
-		return 0, false
+	if it.block > 0 || it.option.blocks == 1 {
+		return w.chooseNext(n, items, allocations)
 	}
+	var few [4]*Pool
+	models := w.modelsFor(few[:0], n, it)
+	if len(models) == 1 {
+		w.like[it.task] = models[0]
+		if !w.enough(n, it, allocations) {
+			return 0, false
+		}
+		return w.chooseNext(n, items, allocations)
+	}
+	best, found := 0.0, false
+	var picks []int
+	for _, w.like[it.task] = range models {
+		if !w.enough(n, it, allocations) {
+			continue
+		}
+		if worth, ok := w.chooseNext(n, items, allocations); ok && (!found || worth > best) {
+			best, found, picks = worth, true, slices.Clone(w.picks[at:])
+		}
+		w.picks = w.picks[:at]
+	}
+	w.picks = append(w.picks, picks...)
+	return best, found
+}
+
+// modelsFor adds a pool of each model on the node that could serve the item, in the order of their names. For a running
+// plan, which names its pools, that is one nil.
+func (w *work) modelsFor(models []*Pool, n int, it item) []*Pool {
+	if it.option.keep != nil {
+		return append(models, nil)
+	}
+	for p := w.first[n]; p < w.first[n+1]; p++ {
+		pool := w.pool(n, p)
+		if w.why[it.task][p] != "" || !it.option.accepts(it.block, pool) {
+			continue
+		}
+		at, known := slices.BinarySearchFunc(models, pool, compareModels)
+		if !known {
+			models = slices.Insert(models, at, pool)
+		}
+	}
+	return models
+}
+
+// suits reports whether the pool can serve the item: the pools of one task are of one model.
+func (w *work) suits(it item, p *Pool) bool {
+	like := w.like[it.task]
+	return it.option.accepts(it.block, p) && (it.option.blocks == 1 || like == nil || sameModel(like, p))
+}
+
+func (w *work) chooseNext(n int, items []item, allocations int) (float64, bool) {
+	at := len(w.picks)
+	it := items[at]
 	last := math.Inf(1)
 	lastPool := -1
 	for w.steps < maxSteps {
@@ -221,7 +274,9 @@ func (w *work) choose(n int, items []item, allocations int) (float64, bool) {
 		}
 		w.picks = append(w.picks, p)
 		w.used[p] += it.option.units
+		w.trialled++
 		rest, ok := w.choose(n, items, allocations)
+		w.trialled--
 		w.used[p] -= it.option.units
 		if ok {
 			return worth + rest, true
@@ -236,10 +291,10 @@ func (w *work) choose(n int, items []item, allocations int) (float64, bool) {
 func (w *work) enough(n int, it item, allocations int) bool {
 	found := 0
 	for p := w.first[n]; p < w.first[n+1] && found < it.option.blocks; p++ {
-		if w.why[it.task][p] != "" || it.option.keep == nil && !it.option.accepts(it.block, w.pool(n, p)) {
+		if w.why[it.task][p] != "" || it.option.keep == nil && !w.suits(it, w.pool(n, p)) {
 			continue
 		}
-		if _, ok := w.worthOf(n, p, it, allocations); ok {
+		if w.hasRoom(n, p, it, allocations) != nil {
 			found++
 		}
 	}
@@ -251,7 +306,7 @@ func (w *work) nextPool(n int, it item, allocations int, last float64, lastPool 
 	pool, worth = -1, -1
 	why := w.why[it.task]
 	for p := w.first[n]; p < w.first[n+1]; p++ {
-		if why[p] != "" || !it.option.accepts(it.block, w.pool(n, p)) || w.pickedByTask(it, p) {
+		if why[p] != "" || !w.suits(it, w.pool(n, p)) || w.pickedByTask(it, p) {
 			continue
 		}
 		worthHere, ok := w.worthOf(n, p, it, allocations)
@@ -265,9 +320,16 @@ func (w *work) nextPool(n int, it item, allocations int, last float64, lastPool 
 	return pool, worth
 }
 
-// before orders pools of equal worth on a node by their name. Pool -1 comes before all.
+// before orders pools of equal worth on a node, those with least free first, then by their name. Pool -1 comes before
+// all.
 func (w *work) before(n, a, b int) bool {
-	return a < 0 || w.pool(n, a).Group < w.pool(n, b).Group
+	if a < 0 {
+		return true
+	}
+	if freeA, freeB := w.free(n, a), w.free(n, b); freeA != freeB {
+		return freeA < freeB
+	}
+	return w.pool(n, a).Group < w.pool(n, b).Group
 }
 
 // pickedByTask reports whether another block of the same task has the pool: its cards are to be different ones.
@@ -283,9 +345,8 @@ func (w *work) pickedByTask(it item, p int) bool {
 	return false
 }
 
-// worthOf is the stages Filter (for room), Score and PostScore for one item on one pool: the weighted mean of the
-// scores, 0–100.
-func (w *work) worthOf(n, p int, it item, allocations int) (float64, bool) {
+// hasRoom is the stage Filter (for room) for one item on one pool; nil when there is none.
+func (w *work) hasRoom(n, p int, it item, allocations int) *Candidate {
 	units := it.option.units
 	if it.option.named {
 		units *= allocations
@@ -293,12 +354,22 @@ func (w *work) worthOf(n, p int, it item, allocations int) (float64, bool) {
 	c := w.candidate(it.task, n, p)
 	c.Units, c.Allocations = units, allocations
 	if c.FreeUnits < units {
-		return 0, false // whatever plugins are on: capacity is not a matter of opinion
+		return nil // whatever plugins are on: capacity is not a matter of opinion
 	}
 	for i := range w.e.rooms {
 		if w.roomBy(&w.e.rooms[i], c) != "" {
-			return 0, false
+			return nil
 		}
+	}
+	return c
+}
+
+// worthOf is the stages Filter (for room), Score and PostScore for one item on one pool: the weighted mean of the
+// scores, 0–100.
+func (w *work) worthOf(n, p int, it item, allocations int) (float64, bool) {
+	c := w.hasRoom(n, p, it, allocations)
+	if c == nil {
+		return 0, false
 	}
 	var sum, weights float64
 	for i := range w.e.scorers {

@@ -50,6 +50,9 @@ type Candidate struct {
 	Here          int    // allocations of the job that this decision put on the node
 
 	models map[string]bool // what Ask.AcceptsModel said, by model
+	work   *work           // that asks; nil outside of a decision
+	node   int             // number in the snapshot
+	pool   int             // number in the snapshot
 }
 
 // AcceptsModel is Task.Ask.AcceptsModel, remembered for the decision.
@@ -68,11 +71,12 @@ func (c *Candidate) AcceptsModel(model string) bool {
 }
 
 // registry lists the built-in plugins in the order in which they are asked. A new one is one more line.
-func registry() []registered {
+func registry(cfg Config) []registered {
 	return []registered{
 		{gpuFilter{}, PluginSetting{Name: "gpu_filter", Enabled: true}},
 		{resourceFilter{}, PluginSetting{Name: "resource_filter", Enabled: true}},
-		{binpack{}, PluginSetting{Name: "binpack", Enabled: true, Weight: 1}},
+		{potentialScore{learnt: cfg.Learnt, level: cfg.Level}, PluginSetting{Name: "potential", Enabled: true, Weight: 1}},
+		{binpack{}, PluginSetting{Name: "binpack", Enabled: false, Weight: 1}},
 		{spread{}, PluginSetting{Name: "spread", Enabled: false, Weight: 1}},
 	}
 }
@@ -85,7 +89,7 @@ type registered struct {
 // DefaultPlugins lists the built-in plugins with their default settings, in the order in which they are asked.
 func DefaultPlugins() []PluginSetting {
 	var out []PluginSetting
-	for _, r := range registry() {
+	for _, r := range registry(Config{}) {
 		out = append(out, r.setting)
 	}
 	return out

@@ -12,7 +12,9 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
-func drawSnapshot(t *rapid.T) Snapshot {
+func drawSnapshot(t *rapid.T) Snapshot { return snapshotOf(drawNodes(t)...) }
+
+func drawNodes(t *rapid.T) []testNode {
 	var nodes []testNode
 	names := []string{"a", "b", "c", "d", "e"}
 	for _, name := range names[:rapid.IntRange(1, len(names)).Draw(t, "nodes")] {
@@ -49,7 +51,7 @@ func drawSnapshot(t *rapid.T) Snapshot {
 		}
 		nodes = append(nodes, n)
 	}
-	return snapshotOf(nodes...)
+	return nodes
 }
 
 func drawAsk(t *rapid.T) accel.Ask {
@@ -95,8 +97,9 @@ func clone[T any](v T) T {
 // TestDecide_Properties holds every decision under random input against the rules that no placement may break.
 func TestDecide_Properties(t *testing.T) {
 	t.Parallel()
-	e := New(Config{})
+	engines := []*Engine{New(Config{}), New(Config{Learnt: learntSome(), Level: 0}), New(Config{Learnt: learntSome(), Level: 3})}
 	rapid.Check(t, func(t *rapid.T) {
+		e := rapid.SampledFrom(engines).Draw(t, "engine")
 		s := drawSnapshot(t)
 		for range rapid.IntRange(1, 4).Draw(t, "requests") {
 			r := drawRequest(t)

@@ -5,7 +5,7 @@ import (
 )
 
 // binpack fills cards before it opens new ones, and nodes before it opens new ones.
-type binpack struct{}
+type binpack struct{ anybody }
 
 var _ ScorePlugin = binpack{}
 
@@ -37,7 +37,7 @@ func nodeFullness(c *Candidate) float64 {
 }
 
 // spread puts allocations of a job on different nodes, and on the emptiest node and card.
-type spread struct{}
+type spread struct{ anybody }
 
 var _ ScorePlugin = spread{}
 

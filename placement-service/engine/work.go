@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/placement-service/engine/potential"
 )
 
 // work is the state of one decision. It is used again by later decisions, so that deciding allocates nothing for each
@@ -17,30 +18,34 @@ type work struct {
 	timing bool   // this call is timed
 	began  int64  // of the call that is timed
 
-	first   []int    // number of the first pool of each node, and the number of pools at the end
-	used    []int    // instances taken by this decision, by pool
-	cpu     []int    // MHz taken by this decision, by node
-	memory  []int    // MiB taken by this decision, by node
-	disk    []int    // MiB taken by this decision, by node
-	jobHere []int    // allocations placed by this decision, by node
-	usedMiB []uint64 // card memory in use before this decision, by node
-	allMiB  []uint64 // card memory, by node
+	first   []int             // number of the first pool of each node, and the number of pools at the end
+	used    []int             // instances taken by this decision, by pool
+	cpu     []int             // MHz taken by this decision, by node
+	memory  []int             // MiB taken by this decision, by node
+	disk    []int             // MiB taken by this decision, by node
+	jobHere []int             // allocations placed by this decision, by node
+	usedMiB []uint64          // card memory in use before this decision, by node
+	allMiB  []uint64          // card memory, by node
+	states  []potential.State // of each node that has been scored, before the trial; valid where stated
+	stated  []bool
 
 	// Of the group that is being placed:
-	ask    *GroupAsk
-	tasks  []*TaskAsk        // those with an ask
-	models []map[string]bool // what each task's patterns said
-	why    [][]Code          // for each task, why a pool does not serve it, by pool
-	open   []int             // nodes that pass the node checks
-	here   []int             // allocations of the group, by node
-	worth  []float64         // of the best place on each open node; below 0 there is none
-	picks  []int             // pools of the place under trial, in the order of items
-	trying []item            // the items that picks belong to
-	items  []item
-	bound  []binding
-	scores []Score
-	steps  int // of the search on one node
-	cand   Candidate
+	ask      *GroupAsk
+	tasks    []*TaskAsk        // those with an ask
+	models   []map[string]bool // what each task's patterns said
+	why      [][]Code          // for each task, why a pool does not serve it, by pool
+	open     []int             // nodes that pass the node checks
+	here     []int             // allocations of the group, by node
+	worth    []float64         // of the best place on each open node; below 0 there is none
+	picks    []int             // pools of the place under trial, in the order of items
+	trialled int               // of the picks, how many are counted in used
+	trying   []item            // the items that picks belong to
+	items    []item
+	bound    []binding
+	scores   []Score
+	like     []*Pool // for each task, the brand and model that a block under trial is to have
+	steps    int     // of the search on one node
+	cand     Candidate
 }
 
 // item is one device block of one task.
@@ -75,6 +80,12 @@ func (w *work) reset(e *Engine, s *Snapshot, r *Request) {
 	}
 	w.first[nodes] = total
 	w.used = resize(w.used, total)
+	w.stated = resize(w.stated, nodes)
+	if cap(w.states) < nodes {
+		w.states = make([]potential.State, nodes)
+	}
+	w.states = w.states[:nodes]
+	w.trialled = 0
 }
 
 // resize gives a zeroed slice of length n, in the old memory where it suffices.
@@ -100,6 +111,7 @@ func (w *work) begin(g *GroupAsk) {
 		w.models = append(w.models, map[string]bool{})
 		w.why = append(w.why, nil)
 	}
+	w.like = resize(w.like, len(w.tasks))
 	w.open = w.open[:0]
 	w.here = resize(w.here, len(w.snap.Nodes))
 	w.bound, w.scores = w.bound[:0], w.scores[:0]
@@ -146,7 +158,7 @@ func (w *work) candidate(task, node, p int) *Candidate {
 		FreeDiskMiB:   n.DiskMiB - n.UsedDiskMiB - w.disk[node],
 		NodeUsedMiB:   w.usedMiB[node], NodeTotalMiB: w.allMiB[node],
 		Here:   w.jobHere[node],
-		models: w.models[task],
+		models: w.models[task], work: w, node: node, pool: p,
 	}
 	return &w.cand
 }
@@ -165,6 +177,7 @@ func (w *work) take(node int, items []item, picks []int, times int) {
 	w.cpu[node] += times * w.ask.CPUMHz
 	w.memory[node] += times * w.ask.MemoryMiB
 	w.disk[node] += times * w.ask.DiskMiB
+	w.stated[node] = false
 	w.here[node] += times
 	w.jobHere[node] += times
 }

@@ -16,6 +16,8 @@ import (
 type Entry struct {
 	At       time.Time
 	Plugins  []engine.PluginSetting // of every plugin
+	Learnt   *engine.Learnt         // that it was scored by; nil for nothing
+	Level    int                    // of engine.Config
 	Snapshot engine.Snapshot
 	Request  engine.Request
 	Decision engine.Decision // as the engine gave it
@@ -30,6 +32,8 @@ type line struct {
 	Gone     []string               `json:"gone,omitempty"`    // ids of nodes
 	Order    []string               `json:"order,omitzero"`    // ids of all nodes, when their order is another
 	Plugins  []engine.PluginSetting `json:"plugins,omitempty"` // when they are others
+	Demand   *engine.Demand         `json:"demand,omitempty"`  // when it is another
+	Level    int                    `json:"level,omitempty"`
 	Request  engine.Request         `json:"request"`
 	Decision engine.Decision        `json:"decision"`
 }
@@ -39,14 +43,18 @@ type memory struct {
 	nodes   map[string]engine.Node
 	order   []string
 	plugins []engine.PluginSetting
+	learnt  *engine.Learnt
 }
 
 // line is what has to be written of an entry.
 func (m *memory) line(e Entry) line {
-	out := line{Version: 1, At: e.At, Anew: m.nodes == nil, Request: e.Request, Decision: e.Decision}
+	out := line{Version: 1, At: e.At, Anew: m.nodes == nil || m.learnt != nil && e.Learnt == nil, Level: e.Level, Request: e.Request, Decision: e.Decision}
 	order := make([]string, 0, len(e.Snapshot.Nodes))
-	if m.nodes == nil {
-		m.nodes = make(map[string]engine.Node, len(e.Snapshot.Nodes))
+	if out.Anew {
+		*m = memory{nodes: make(map[string]engine.Node, len(e.Snapshot.Nodes))}
+	}
+	if e.Learnt != m.learnt {
+		out.Demand, m.learnt = e.Learnt.Demand(), e.Learnt
 	}
 	for _, n := range e.Snapshot.Nodes {
 		order = append(order, n.ID)
@@ -97,7 +105,10 @@ func (m *memory) entry(l line) (Entry, bool) {
 	if l.Plugins != nil {
 		m.plugins = l.Plugins
 	}
-	e := Entry{At: l.At, Plugins: m.plugins, Request: l.Request, Decision: l.Decision}
+	if l.Demand != nil {
+		m.learnt = engine.Learn(*l.Demand)
+	}
+	e := Entry{At: l.At, Plugins: m.plugins, Learnt: m.learnt, Level: l.Level, Request: l.Request, Decision: l.Decision}
 	for _, id := range m.order {
 		n, ok := m.nodes[id]
 		if !ok {

@@ -42,9 +42,26 @@ func request(mib uint64) engine.Request {
 }
 
 func decided(s engine.Snapshot, r engine.Request, at time.Time) Entry {
-	e := engine.New(engine.Config{})
-	return Entry{At: at, Plugins: e.Settings(), Snapshot: s, Request: r, Decision: e.Decide(s, r)}
+	return decidedBy(nil, 0, s, r, at)
 }
+
+func decidedBy(learnt *engine.Learnt, level int, s engine.Snapshot, r engine.Request, at time.Time) Entry {
+	e := engine.New(engine.Config{Learnt: learnt, Level: level})
+	return Entry{At: at, Plugins: e.Settings(), Learnt: learnt, Level: level, Snapshot: s, Request: r, Decision: e.Decide(s, r)}
+}
+
+// learnt are nothing, and demands of small and of large shares.
+func learnt() []*engine.Learnt {
+	out := []*engine.Learnt{nil}
+	for _, mib := range []uint64{7 << 10, 50 << 10} {
+		asked := engine.AsksOf(request(mib))
+		asked[0].Weight = 100
+		out = append(out, engine.Learn(engine.Demand{}.Add(asked).On(engine.Snapshot{Nodes: []engine.Node{node("a", 0)}})))
+	}
+	return out
+}
+
+var byDemand = cmp.Comparer(func(a, b *engine.Learnt) bool { return cmp.Equal(a.Demand(), b.Demand()) })
 
 func open(t testing.TB, dir string) *Recorder {
 	t.Helper()
@@ -78,6 +95,7 @@ func TestRecorder_Properties(t *testing.T) {
 		r := open(t, dir)
 		now := map[string]engine.Node{}
 		var want []Entry
+		demands := learnt()
 		for i := range rapid.IntRange(1, 12).Draw(rt, "decisions") {
 			for range rapid.IntRange(0, 4).Draw(rt, "changes") {
 				id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "node")
@@ -93,7 +111,8 @@ func TestRecorder_Properties(t *testing.T) {
 					s.Nodes = append(s.Nodes, n)
 				}
 			}
-			e := decided(s, request(uint64(rapid.IntRange(1, 90).Draw(rt, "gib"))<<10), epoch.Add(time.Duration(i)*time.Second))
+			e := decidedBy(rapid.SampledFrom(demands).Draw(rt, "demand"), rapid.IntRange(0, 4).Draw(rt, "level"), s,
+				request(uint64(rapid.IntRange(1, 90).Draw(rt, "gib"))<<10), epoch.Add(time.Duration(i)*time.Second))
 			r.Record(e)
 			want = append(want, e)
 		}
@@ -101,7 +120,7 @@ func TestRecorder_Properties(t *testing.T) {
 			rt.Fatal(err)
 		}
 		got := all(t, dir)
-		if diff := cmp.Diff(want, got); diff != "" || r.Lost() != 0 {
+		if diff := cmp.Diff(want, got, byDemand); diff != "" || r.Lost() != 0 {
 			rt.Fatalf("%d lost, entries (-recorded +read)\n%s", r.Lost(), diff)
 		}
 		for _, e := range got {
@@ -186,6 +205,7 @@ func TestRead_Refuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"another format":  {`{"v":2}`, "newer heteroflow"},
 		"no beginning":    {`{"v":1,"order":["a"]}`, "lines that are missing"},
+		"an odd demand":   {`{"v":1,"anew":true,"demand":{"observed":-1}}`, "a demand of -1"},
 		"an unknown node": {`{"v":1,"anew":true,"order":["a"]}`, "lines that are missing"},
 		"no JSON":         {`hello`, "decision 1"},
 	} {
@@ -211,7 +231,7 @@ func TestRead_Refuses(t *testing.T) {
 
 func TestReplay_Outcomes(t *testing.T) {
 	t.Parallel()
-	spread := []engine.PluginSetting{{Name: "binpack"}, {Name: "spread", Enabled: true, Weight: 1}}
+	spread := []engine.PluginSetting{{Name: "potential"}, {Name: "spread", Enabled: true, Weight: 1}}
 	two := engine.Snapshot{Nodes: []engine.Node{node("a", 40), node("b", 0)}}
 	open := []engine.PluginSetting{{Name: "gpu_filter"}}
 	brand := request(1024)

@@ -81,6 +81,12 @@ func Read(r io.Reader) iter.Seq2[Entry, error] {
 				yield(Entry{}, fmt.Errorf("decision %d: format %d is not known to this build: use a newer heteroflow", n, l.Version))
 				return
 			}
+			if l.Demand != nil {
+				if err := l.Demand.Check(); err != nil {
+					yield(Entry{}, fmt.Errorf("decision %d: %w", n, err))
+					return
+				}
+			}
 			e, ok := m.entry(l)
 			if !ok {
 				yield(Entry{}, fmt.Errorf("decision %d: it counts on lines that are missing", n))

@@ -26,7 +26,8 @@ func Replay(e Entry, change []engine.PluginSetting) Replayed {
 			plugins = append(plugins, c)
 		}
 	}
-	return Replayed{e, engine.New(engine.Config{Plugins: plugins}).Decide(e.Snapshot, e.Request)}
+	now := engine.New(engine.Config{Plugins: plugins, Learnt: e.Learnt, Level: e.Level})
+	return Replayed{e, now.Decide(e.Snapshot, e.Request)}
 }
 
 // Outcome is what became of a decision that was taken again.

@@ -12,6 +12,7 @@ import (
 
 // descriptions say what each plugin is for.
 var descriptions = map[string]string{
+	"potential":       "prefers the place after which the node can still take most of what is usually asked for",
 	"binpack":         "prefers cards and nodes that are used already, so that whole ones stay free",
 	"spread":          "prefers cards and nodes that are free, so that a lost node costs less",
 	"gpu_filter":      "leaves out cards of another brand, model, form, isolation or with too little free memory",

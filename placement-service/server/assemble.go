@@ -18,6 +18,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/internal/version"
+	"github.com/heteroflow/heteroflow/placement-service/engine"
 	"github.com/heteroflow/heteroflow/placement-service/flight"
 	"github.com/heteroflow/heteroflow/placement-service/identity"
 	"github.com/heteroflow/heteroflow/placement-service/ledger"
@@ -55,8 +56,9 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 		return nil, err
 	}
 	world, view := watch.NewWorld(), ledger.New(db)
+	p.tuning.Cluster, p.tuning.Traffic = func() engine.Snapshot { return world.Snapshot(nil) }, world.Traffic
 	sub := submit.New(submit.Config{
-		Nomad: nomad, Store: db, World: world, Ledger: view, Engine: p.tuning.Engine, Key: key, Clock: c.Clock, Log: c.Log,
+		Nomad: nomad, Store: db, World: world, Ledger: view, Engine: p.tuning.Engine, Observe: p.tuning.Observe, Key: key, Clock: c.Clock, Log: c.Log,
 		Expect: func(job watch.JobKey, eval string) { p.watcher.Expect(job, eval) },
 		Wake:   func() { p.queue.Wake() },
 		WakeAt: func(at time.Time) { p.queue.WakeAt(at) },

@@ -114,7 +114,10 @@ func (s *Submitter) decideOnce(snapshot engine.Snapshot, r engine.Request) engin
 	e := s.Engine()
 	d := e.Decide(snapshot, r)
 	if s.Record != nil {
-		s.Record(flight.Entry{At: s.Clock.Now(), Plugins: e.Settings(), Snapshot: snapshot, Request: r, Decision: d})
+		learnt, level := e.Learnt()
+		s.Record(flight.Entry{
+			At: s.Clock.Now(), Plugins: e.Settings(), Learnt: learnt, Level: level, Snapshot: snapshot, Request: r, Decision: d,
+		})
 	}
 	return d
 }

@@ -72,6 +72,15 @@ func (s *Submitter) take(ctx context.Context, p placing, found *placed, open sto
 	return nil
 }
 
+// observe tells of what a job asks for that was not sent before and is not refused.
+func (s *Submitter) observe(sub submission, found placed) {
+	known := sub.prev.Version != 0 && sub.prev.State != store.JobStopped && sub.prev.SpecHash == sub.hash
+	refused := found.job == nil && refusalOf(found).Never
+	if s.Observe != nil && !known && !refused {
+		s.Observe(sub.reading.Request)
+	}
+}
+
 // repeated reports whether nothing had to be decided.
 func (p placed) repeated() bool { return p.job != nil && p.decision == nil }
 

@@ -95,6 +95,7 @@ func (s *Submitter) register(ctx context.Context, caller Caller, key watch.JobKe
 		if found.repeated() {
 			found.reservation = reservation
 		}
+		s.observe(sub, found)
 	}
 	if found.job == nil {
 		return s.hold(ctx, sub, row, found)

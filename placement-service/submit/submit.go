@@ -55,6 +55,8 @@ type Config struct {
 	Key    ed25519.PrivateKey    // signs grants
 	Clock  clock.Clock
 	Log    hclog.Logger
+	// Observe is given what every job asks for that is admitted, once; nil when nobody learns from it.
+	Observe func(engine.Request)
 	// Record is given every decision of the engine, its nodes not to be changed; nil when nobody keeps them.
 	Record func(flight.Entry)
 	// Expect is told which evaluation will bring a job's allocations.

@@ -1,6 +1,6 @@
-// Package tuning holds the settings of the placement plugins, in versions that stay, which every instance of the service
-// reads from the store within a second of a change, and the engine that is made from them. What a plugin does belongs to
-// engine.
+// Package tuning holds the settings of the placement plugins and the demand that was learnt, each in versions that stay,
+// which every instance of the service reads from the store within a second of a change, and the engine that is made from
+// them. What a plugin does, and what is learnt of a demand, belongs to engine.
 package tuning
 
 import (
@@ -51,6 +51,12 @@ type Version struct {
 
 // Tuning is safe for concurrent use.
 type Tuning struct {
+	// Cluster is the nodes that the demand is learnt for; nothing is learnt while it has none. Nil learns nothing. Set it
+	// before Run.
+	Cluster func() engine.Snapshot
+	// Traffic is how many allocations with cards began and ended so far. Nil tells of none. Set it before Run.
+	Traffic func() (placed, left int64)
+
 	store Settings
 	clock clock.Clock
 	log   hclog.Logger
@@ -58,10 +64,18 @@ type Tuning struct {
 	began   time.Time
 	reading sync.Mutex
 	current atomic.Pointer[state]
+	regime  regime // of Run alone
+
+	asking  sync.Mutex
+	asked   []engine.Asked // since the demand was written last
+	learnIt chan struct{}  // there is enough to learn from
 }
 
+// state is what is in force. It is not changed.
 type state struct {
 	version Version
+	demand  learnt
+	level   int
 	engine  *engine.Engine
 }
 
@@ -70,8 +84,8 @@ func New(s Settings, c clock.Clock, log hclog.Logger) *Tuning {
 	if c == nil {
 		c = clock.System()
 	}
-	t := &Tuning{store: s, clock: c, log: log.Named("tuning"), began: c.Now()}
-	t.apply(Version{})
+	t := &Tuning{store: s, clock: c, log: log.Named("tuning"), began: c.Now(), learnIt: make(chan struct{}, 1)}
+	t.apply(state{version: complete(Version{})})
 	return t
 }
 
@@ -158,36 +172,46 @@ func (t *Tuning) Version(ctx context.Context, number int) (Version, error) {
 
 func nameOf(number int) string { return setting + strconv.Itoa(number) }
 
-// Refresh reads what is set.
+// Refresh reads what is set, and what was learnt.
 func (t *Tuning) Refresh(ctx context.Context) error {
 	t.reading.Lock()
 	defer t.reading.Unlock()
-	began := t.current.Load().version.Number
-	have := began
-	for step := 1; ; { // versions follow each other without a gap: look farther and farther ahead, then back
-		v, err := t.Version(ctx, have+step)
+	now := *t.current.Load()
+	newest, err := newestAfter(now.version, now.version.Number, func(number int) (Version, error) { return t.Version(ctx, number) })
+	if err != nil {
+		return err
+	}
+	if newest.Number != now.version.Number {
+		now.version = newest
+		t.apply(now)
+		t.log.Info("plugin settings changed", "version", newest.Number, "by", newest.By)
+	}
+	return t.refreshDemand(ctx)
+}
+
+// newestAfter is the last version there is. Versions follow each other without a gap: it looks farther and farther
+// ahead, then back.
+func newestAfter[V any](have V, number int, read func(number int) (V, error)) (V, error) {
+	for step := 1; ; {
+		v, err := read(number + step)
 		switch {
 		case err == nil:
-			t.apply(v)
-			have, step = v.Number, step*2
+			have, number, step = v, number+step, step*2
 		case !errors.Is(err, ErrNoVersion):
-			return err
+			return have, err
 		case step == 1:
-			if now := t.current.Load().version; have != began {
-				t.log.Info("plugin settings changed", "version", now.Number, "by", now.By)
-			}
-			return nil
+			return have, nil
 		default:
 			step = 1
 		}
 	}
 }
 
-// apply puts a version in force.
-func (t *Tuning) apply(v Version) {
-	v = complete(v)
+// apply puts a state in force.
+func (t *Tuning) apply(s state) {
 	since := func() int64 { return int64(t.clock.Now().Sub(t.began)) }
-	t.current.Store(&state{version: v, engine: engine.New(engine.Config{Plugins: v.Plugins, Now: since})})
+	s.engine = engine.New(engine.Config{Plugins: s.version.Plugins, Learnt: s.demand.learnt, Level: s.level, Now: since})
+	t.current.Store(&s)
 }
 
 // complete puts the settings over the defaults, so that a plugin that is new in this build has its own.
@@ -202,18 +226,22 @@ func complete(v Version) Version {
 	return v
 }
 
-// Run reads the setting until the context ends.
+// Run reads the settings, and learns, until the context ends.
 func (t *Tuning) Run(ctx context.Context) error {
 	tick := t.clock.NewTicker(Period)
 	defer tick.Stop()
 	failing := false
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
-			return nil
+			return t.keep(context.WithoutCancel(ctx))
+		case <-t.learnIt:
+			err = t.learn(ctx, false)
 		case <-tick.C():
+			t.watchTraffic()
+			err = t.Refresh(ctx)
 		}
-		err := t.Refresh(ctx)
 		if err != nil && !failing && ctx.Err() == nil {
 			t.log.Warn("plugin settings not read", "error", err)
 		}

@@ -127,6 +127,12 @@ func (w *World) setAlloc(a *Alloc, now time.Time) bool {
 		a.Devices, a.CPUMHz, a.MemoryMiB, a.DiskMiB = old.Devices, old.CPUMHz, old.MemoryMiB, old.DiskMiB
 	}
 	w.allocs[a.ID] = a
+	switch had, has := old.holds(), a.holds(); {
+	case has && !had:
+		w.placed++
+	case had && !has:
+		w.left++
+	}
 	changed := holdingChanged(old, a)
 	w.index(a)
 	if old == nil || changed || old.Live() != a.Live() {
@@ -135,6 +141,9 @@ func (w *World) setAlloc(a *Alloc, now time.Time) bool {
 	w.touch(now)
 	return changed
 }
+
+// holds reports whether the allocation, which may be nil, holds devices.
+func (a *Alloc) holds() bool { return a != nil && a.Live() && len(a.Devices) > 0 }
 
 // holdingChanged reports whether the devices held changed.
 func holdingChanged(old, now *Alloc) bool {

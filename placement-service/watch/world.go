@@ -81,6 +81,8 @@ type World struct {
 	isReady [parts]bool
 	lost    [parts]bool // cannot be followed since it was read last
 	changed chan struct{}
+	// Of allocations with devices, since this process began to follow them:
+	placed, left int64
 }
 
 // nodeUsage is what live allocations hold on one node.
@@ -117,6 +119,13 @@ func (w *World) Changed() <-chan struct{} {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	return w.changed
+}
+
+// Traffic is how many allocations with devices were seen to begin and to end.
+func (w *World) Traffic() (placed, left int64) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	return w.placed, w.left
 }
 
 // AsOf is when Nomad was last heard from.

@@ -177,3 +177,18 @@ func TestWorld_ReadsRuntimes(t *testing.T) {
 		}
 	}
 }
+
+func TestWorld_CountsWhatBeginsAndEnds(t *testing.T) {
+	t.Parallel()
+	w := NewWorld()
+	w.setAllocs([]*Alloc{alloc("old", 1, "running", "c1.0")}, time.Now())
+	for _, a := range []*Alloc{
+		alloc("a", 2, "pending", "c1.1"), alloc("a", 3, "running", "c1.1"), alloc("a", 5, "complete", "c1.1"),
+		alloc("old", 6, "failed", "c1.0"),
+	} {
+		w.setAlloc(a, time.Now())
+	}
+	if placed, left := w.Traffic(); placed != 1 || left != 2 {
+		t.Errorf("%d began and %d ended, want 1 and 2: what was there before did not begin", placed, left)
+	}
+}

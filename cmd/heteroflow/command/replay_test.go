@@ -65,7 +65,7 @@ func TestReplay(t *testing.T) {
 	f := newFake(t, nil)
 	golden(t, "replay_same", f.call(t, nil, "replay", decisions(t, false)))
 	golden(t, "replay_odd", f.call(t, nil, "replay", dir))
-	golden(t, "replay_spread", f.call(t, nil, "replay", "-plugin", "binpack=off", "-plugin", "spread=2", dir))
+	golden(t, "replay_spread", f.call(t, nil, "replay", "-plugin", "potential=off", "-plugin", "spread=2", dir))
 	golden(t, "replay_window", f.call(t, nil, "replay", "-from", "2026-11-30T12:00:30Z", "-to", "2026-11-30T12:01:30Z", "-json", dir))
 	if r := f.call(t, nil, "replay", "-job", "fits", dir); r.code != 0 || !strings.Contains(r.out, "Decisions = 1") {
 		t.Errorf("one job: %+v", r)

@@ -89,6 +89,35 @@ func BenchmarkPlacementChurn(b *testing.B) {
 	}
 }
 
+// BenchmarkPlacementPipeline is one seed of either experiment, by the scorer alone and by the whole engine.
+func BenchmarkPlacementPipeline(b *testing.B) {
+	for _, list := range []string{"default", "gpuspec33"} {
+		c := load(b, list)
+		b.Run(list+"/fill", func(b *testing.B) {
+			for b.Loop() {
+				whole := c.fill(42, func(ranks []int) placer { return c.pipeline(ranks, nil) })
+				alone := c.Fill(42, ours(c))
+				b.ReportMetric(whole[100], "%/at_100")
+				b.ReportMetric(alone[100], "%/at_100_scorer")
+				b.ReportMetric(whole[130], "%/at_130")
+				b.ReportMetric(alone[130], "%/at_130_scorer")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+		b.Run(list+"/0.9", func(b *testing.B) {
+			for b.Loop() {
+				whole := c.churn(42, 0.9, func(ranks []int) placer { return c.pipeline(ranks, nil) })
+				alone := c.Churn(42, 0.9, ours(c))
+				b.ReportMetric(whole.Allocated, "%/allocated")
+				b.ReportMetric(alone.Allocated, "%/allocated_scorer")
+				b.ReportMetric(whole.Lost, "%/lost")
+				b.ReportMetric(alone.Lost, "%/lost_scorer")
+				b.ReportMetric(0, "ns/op")
+			}
+		})
+	}
+}
+
 // BenchmarkPlacementDecision fills clusters of several sizes from empty until all cards have been asked for.
 func BenchmarkPlacementDecision(b *testing.B) {
 	c := load(b, "default")

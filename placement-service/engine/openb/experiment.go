@@ -109,14 +109,20 @@ func (c *Cluster) Mix() *potential.Mix {
 	return potential.NewMix(shares)
 }
 
+// placer places pods on nodes, those of a lower rank first where all else is equal.
+type placer interface {
+	// place books a pod of this shape and gives what ends it; nil when it fits nowhere.
+	place(p *potential.Shape) (end func())
+}
+
 // Fill runs the published experiment.
 func (c *Cluster) Fill(seed int64, scorer potential.Scorer) Curve {
+	return c.fill(seed, func(ranks []int) placer { return c.scored(ranks, scorer) })
+}
+
+func (c *Cluster) fill(seed int64, by func(ranks []int) placer) Curve {
 	pods, ranks := c.Arrivals(seed)
-	x := potential.NewIndex(scorer)
-	for i, s := range c.Nodes {
-		x.Set(ranks[i], s)
-	}
-	heard := listening(scorer)
+	on := by(ranks)
 	capacity := float64(c.Capacity())
 	var curve Curve
 	var count [len(curve)]int
@@ -124,11 +130,8 @@ func (c *Cluster) Fill(seed int64, scorer potential.Scorer) Curve {
 	for _, i := range pods {
 		p := &c.Pods[i].Shape
 		asked += p.Demand()
-		if node, room, ok := x.Choose(p); ok {
-			s := x.State(node)
-			x.Set(node, s.Place(p, room))
+		if on.place(p) != nil {
 			used += p.Demand()
-			heard.Placed()
 		}
 		if at := int(math.Round(100 * float64(asked) / capacity)); at < len(curve) {
 			curve[at] += 100 * float64(used) / capacity
@@ -156,21 +159,19 @@ const churnArrivals = 48000
 // Churn lets pods of the list come at random and stay for an exponential time, so that they would take load times the
 // capacity if all were placed.
 func (c *Cluster) Churn(seed int64, load float64, scorer potential.Scorer) Churned {
+	return c.churn(seed, load, func(ranks []int) placer { return c.scored(ranks, scorer) })
+}
+
+func (c *Cluster) churn(seed int64, load float64, by func(ranks []int) placer) Churned {
 	r := rand.New(rand.NewSource(seed))
-	ranks := r.Perm(len(c.Nodes))
-	x := potential.NewIndex(scorer)
-	for i, s := range c.Nodes {
-		x.Set(ranks[i], s)
-	}
+	on := by(r.Perm(len(c.Nodes)))
 	total := 0
 	for i := range c.Pods {
 		total += c.Pods[i].Shape.Demand()
 	}
-	heard := listening(scorer)
 	capacity := float64(c.Capacity())
 	stay := load * capacity * float64(len(c.Pods)) / float64(total) // in mean times between arrivals
 	var running departures
-	rooms := newRooms(x, len(c.Nodes))
 	var out Churned
 	used, asked, lost, multi, multiLost, now, since := 0, 0, 0, 0, 0, 0.0, 0.0
 	for n := range churnArrivals {
@@ -183,10 +184,8 @@ func (c *Cluster) Churn(seed int64, load float64, scorer potential.Scorer) Churn
 				since += d.at - now
 			}
 			now = d.at
-			p := &c.Pods[d.pod].Shape
-			x.Set(d.node, rooms.release(d, p))
-			used -= p.Demand()
-			heard.Left()
+			d.end()
+			used -= d.demand
 		}
 		if measured {
 			out.Allocated += float64(used) * (next - now)
@@ -196,27 +195,24 @@ func (c *Cluster) Churn(seed int64, load float64, scorer potential.Scorer) Churn
 		i := r.Intn(len(c.Pods))
 		leave := now + stay*r.ExpFloat64()
 		p := &c.Pods[i].Shape
-		node, room, ok := x.Choose(p)
+		end := on.place(p)
 		if measured {
 			asked += p.Demand()
 			if p.Cards > 1 {
 				multi++
 			}
-			if !ok {
+			if end == nil {
 				lost += p.Demand()
 				if p.Cards > 1 {
 					multiLost++
 				}
 			}
 		}
-		if !ok {
+		if end == nil {
 			continue
 		}
-		d := departure{at: leave, pod: i, node: node}
-		x.Set(node, rooms.take(&d, p, room))
-		running.push(d)
+		running.push(departure{at: leave, demand: p.Demand(), end: end})
 		used += p.Demand()
-		heard.Placed()
 	}
 	out.Allocated *= 100 / capacity / since
 	out.Lost = 100 * float64(lost) / float64(asked)

@@ -6,70 +6,88 @@ import (
 	"github.com/heteroflow/heteroflow/placement-service/engine/potential"
 )
 
-// rooms are the cards of every node by name, which a state forgets.
-type rooms struct {
-	nodes []room
+// scored places by a scorer alone.
+type scored struct {
+	index *potential.Index
+	heard listener
+	nodes []room // by rank
 }
 
+// room is the cards of a node by name, which a state forgets.
 type room struct {
-	state  potential.State
 	models []int
 	free   []int // thousandths of each card
 }
 
-func newRooms(x *potential.Index, nodes int) *rooms {
-	r := &rooms{nodes: make([]room, nodes)}
-	for n := range r.nodes {
-		at := &r.nodes[n]
-		at.state = x.State(n)
-		for _, c := range at.state.Cards {
-			if c != 0 {
-				at.models = append(at.models, c.Model())
-				at.free = append(at.free, c.Milli())
+func (c *Cluster) scored(ranks []int, scorer potential.Scorer) *scored {
+	on := &scored{index: potential.NewIndex(scorer), heard: listening(scorer), nodes: make([]room, len(c.Nodes))}
+	for i, s := range c.Nodes {
+		on.index.Set(ranks[i], s)
+		at := &on.nodes[ranks[i]]
+		for _, card := range s.Cards {
+			if card != 0 {
+				at.models = append(at.models, card.Model())
+				at.free = append(at.free, card.Milli())
 			}
 		}
 	}
-	return r
+	return on
 }
 
-// take books the pod and notes its cards in d.
-func (r *rooms) take(d *departure, p *potential.Shape, least potential.Card) potential.State {
-	at := &r.nodes[d.node]
+func (on *scored) place(p *potential.Shape) (end func()) {
+	node, least, ok := on.index.Choose(p)
+	if !ok {
+		return nil
+	}
+	at, before := &on.nodes[node], on.index.State(node)
+	var took []int // numbers of cards
 	if p.Cards > 0 {
-		for _, c := range at.state.Taken(p, least) {
-			for i := range at.free {
-				if at.models[i] == c.Model() && at.free[i] == c.Milli() && d.cards>>i&1 == 0 {
-					d.cards |= 1 << i
-					at.free[i] -= int(p.Milli)
-					break
-				}
-			}
-		}
+		took = at.take(before.Taken(p, least), int(p.Milli))
 	}
-	at.state = at.state.Place(p, least)
-	return at.state
-}
-
-// release gives back what the pod took.
-func (r *rooms) release(d departure, p *potential.Shape) potential.State {
-	at := &r.nodes[d.node]
-	var cards []potential.Card
-	for i := range at.free {
-		if d.cards>>i&1 != 0 {
+	on.index.Set(node, before.Place(p, least))
+	on.heard.Placed()
+	return func() {
+		for _, i := range took {
 			at.free[i] += int(p.Milli)
 		}
-		cards = append(cards, potential.MakeCard(at.models[i], at.free[i]))
+		now := on.index.State(node)
+		on.index.Set(node, at.state(int(now.CPU+p.CPU), int(now.Memory+p.Memory)))
+		on.heard.Left()
 	}
-	at.state = potential.MakeState(int(at.state.CPU+p.CPU), int(at.state.Memory+p.Memory), cards)
-	return at.state
+}
+
+// take books as much on cards with this room and gives their numbers.
+func (r *room) take(cards []potential.Card, milli int) []int {
+	took := make([]int, 0, len(cards))
+	left := uint64(0) // cards that were taken, as bits
+	for _, c := range cards {
+		for i := range r.free {
+			if r.models[i] == c.Model() && r.free[i] == c.Milli() && left>>i&1 == 0 {
+				left |= 1 << i
+				took = append(took, i)
+				break
+			}
+		}
+	}
+	for _, i := range took {
+		r.free[i] -= milli
+	}
+	return took
+}
+
+func (r *room) state(cpu, memory int) potential.State {
+	var cards []potential.Card
+	for i := range r.free {
+		cards = append(cards, potential.MakeCard(r.models[i], r.free[i]))
+	}
+	return potential.MakeState(cpu, memory, cards)
 }
 
 // departure is a pod that runs until a time.
 type departure struct {
-	at    float64
-	pod   int
-	node  int
-	cards uint64 // that it took, as bits
+	at     float64
+	demand int // thousandths of a card
+	end    func()
 }
 
 type departures []departure

@@ -19,9 +19,7 @@ var (
 )
 
 const (
-	levels     = 4   // steps between filling and churning
-	memory     = 300 // events over which departures are counted
-	learntFrom = 30  // requests from which a mix says more than best fit does
+	learntFrom = 30 // requests from which a mix says more than best fit does
 	// maxRemembered is of how many states a scorer remembers what it worked out, about 100 bytes each.
 	maxRemembered = 1_000_000
 )
@@ -32,15 +30,15 @@ type features struct{ fill, usable, slots float32 }
 // Policy is our scorer: a potential by the observed demand, its parts weighted by how fast requests leave. It is best
 // fit until it knows the demand. It is not safe for concurrent use.
 type Policy struct {
-	epoch        int
-	fgd          *FGD // nil while the demand is not known
-	deck         *deck
-	prices       []Share
-	loads        [MaxModels]float64
-	known        map[State]features
-	placed, left float64 // of the last events, older ones counting less
-	level        int
-	now          setting
+	epoch  int
+	fgd    *FGD // nil while the demand is not known
+	deck   *deck
+	prices []Share
+	loads  [MaxModels]float64
+	known  map[State]features
+	regime Regime
+	level  int
+	now    setting
 }
 
 // NewPolicy knows no demand.
@@ -48,10 +46,18 @@ func NewPolicy() *Policy { return &Policy{now: filling} }
 
 // Learn takes the demand and the nodes as they are when empty. It takes a few milliseconds and makes every cost new.
 func (l *Policy) Learn(mix *Mix, supply []Supply) {
+	if mix.Observed() < learntFrom {
+		l.LearnShares(nil, nil)
+		return
+	}
+	l.LearnShares(mix.Shares(), supply)
+}
+
+// LearnShares is Learn for a demand of which enough was observed. It is not known when nobody asks for cards.
+func (l *Policy) LearnShares(demand []Share, supply []Supply) {
 	l.epoch++
 	l.known = map[State]features{}
-	demand := mix.Shares()
-	if mix.Observed() < learntFrom || len(fullLoad(demand, 1)) == 0 {
+	if len(fullLoad(demand, 1)) == 0 {
 		l.fgd = nil
 		return
 	}
@@ -59,24 +65,23 @@ func (l *Policy) Learn(mix *Mix, supply []Supply) {
 	l.prices, l.loads = slotPrices(demand, supply), namedLoads(demand, supply)
 }
 
+// Knows reports whether there is a demand to score by.
+func (l *Policy) Knows() bool { return l.fgd != nil }
+
 // Placed counts a request that found its place.
-func (l *Policy) Placed() { l.count(1, 0) }
+func (l *Policy) Placed() { l.regime.Placed(); l.SetLevel(l.regime.Level()) }
 
 // Left counts a request that left its place.
-func (l *Policy) Left() { l.count(0, 1) }
+func (l *Policy) Left() { l.regime.Left(); l.SetLevel(l.regime.Level()) }
 
-func (l *Policy) count(placed, left float64) {
-	const keep = 1 - 1.0/memory
-	l.placed, l.left = keep*l.placed+placed, keep*l.left+left
-	// Departures for each placement, from few to about as many, on a scale from 0 to levels.
-	const few, many = 0.2, 0.8
-	at := levels * min(1, max(0, (l.left/max(1, l.placed)-few)/(many-few)))
-	if math.Abs(at-float64(l.level)) < 0.75 { // a level holds on beyond its half, so that chance does not toggle it
+// SetLevel weighs the parts for a level of Regime. What was worked out of states stays known.
+func (l *Policy) SetLevel(level int) {
+	if level == l.level {
 		return
 	}
-	l.level = int(math.Round(at))
+	l.level = level
 	l.epoch++
-	t := float64(l.level) / levels
+	t := float64(level) / Levels
 	mixed := func(a, b float64) float64 { return a + t*(b-a) }
 	l.now = setting{
 		usable: mixed(filling.usable, churning.usable), slots: mixed(filling.slots, churning.slots),
@@ -95,19 +100,34 @@ func (l *Policy) Cost(s *State, p *Shape) (cost float32, room Card, ok bool) {
 	before := l.value(s)
 	least := math.Inf(1)
 	s.rooms(p, func(c Card) {
-		after := s.Place(p, c)
-		drop := before - l.value(&after)
-		if p.Cards > 0 {
-			drop += l.now.named * l.loads[c.Model()] * float64(p.Demand())
-		}
-		if l.now.quantum > 0 {
-			drop = math.Floor(drop / l.now.quantum)
-		}
-		if drop < least {
+		if drop := l.drop(before, s, p, c); drop < least {
 			least, room, ok = drop, c, true
 		}
 	})
 	return float32(least), room, ok
+}
+
+// CostOn is Cost where the shape has to take this card. Of a shape of several cards it is the one with least room; where
+// fewer have as much, those with most room are taken. It is 0 while the demand is not known.
+func (l *Policy) CostOn(s *State, p *Shape, c Card) (cost float32, ok bool) {
+	room, ok := s.roomWith(p, c)
+	if !ok || l.fgd == nil {
+		return 0, ok
+	}
+	return float32(l.drop(l.value(s), s, p, room)), true
+}
+
+// drop is the cost when room is the card with least room that the shape takes.
+func (l *Policy) drop(before float64, s *State, p *Shape, room Card) float64 {
+	after := s.Place(p, room)
+	drop := before - l.value(&after)
+	if p.Cards > 0 {
+		drop += l.now.named * l.loads[room.Model()] * float64(p.Demand())
+	}
+	if l.now.quantum > 0 {
+		drop = math.Floor(drop/l.now.quantum) * l.now.quantum
+	}
+	return drop
 }
 
 // value is the potential of a node, in thousandths of a card.

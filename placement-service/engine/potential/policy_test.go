@@ -106,7 +106,7 @@ func TestPolicy_DeparturesChangeCostsInFewSteps(t *testing.T) {
 		l.Placed()
 		l.Left()
 	}
-	if l.Epoch() > levels || l.now != churning {
+	if l.Epoch() > Levels || l.now != churning {
 		t.Errorf("as many leave as come, and costs changed %d times, to %+v", l.Epoch(), l.now)
 	}
 }
@@ -134,5 +134,48 @@ func TestSlotPrices_ScarcePlacesAreDear(t *testing.T) {
 	prices := slotPrices([]Share{{single, 1}, {eight, 1}, {hungry, 1}}, []Supply{{nodeOf(96_000, 0, cards...), 9}, {nodeOf(128_000, 0, cards...), 1}})
 	if len(prices) != 2 || prices[0].Weight*9.99 > prices[1].Weight {
 		t.Errorf("prices are %+v, want ten times as much for what fits on one node in ten", prices)
+	}
+}
+
+func TestRegime_BeginsAtALevelAndHoldsIt(t *testing.T) {
+	t.Parallel()
+	for level := range Levels + 1 {
+		r := NewRegime(level)
+		r.Placed()
+		if r.Level() != level {
+			t.Errorf("one that begins at level %d is at %d after one placement", level, r.Level())
+		}
+	}
+	if high, low := NewRegime(99), NewRegime(-1); high.Level() != Levels || low.Level() != 0 {
+		t.Errorf("levels %d and %d, want the nearest that there is", high.Level(), low.Level())
+	}
+}
+
+// TestPolicy_CostOnTheChosenCardIsTheCost: what Cost finds best costs as much when it is asked for by itself, and no
+// other card costs less.
+func TestPolicy_CostOnTheChosenCardIsTheCost(t *testing.T) {
+	t.Parallel()
+	l := learnt(demandOf(single, share, pure), []Supply{{nodeOf(64_000, 0, 1000, 1000), 4}})
+	for level := range Levels + 1 {
+		l.SetLevel(level)
+		for _, node := range []State{nodeOf(64_000, 0, 1000, 1000, 700, 500, 200), nodeOf(9000, 1, 1000, 600)} {
+			for _, p := range []Shape{share, single, {CPU: 100, Cards: 2, Milli: 400}, {Cards: 2, Milli: Whole}} {
+				best, room, fits := l.Cost(&node, &p)
+				found := false
+				for _, c := range node.Cards {
+					cost, ok := l.CostOn(&node, &p, c)
+					if c == 0 || !ok {
+						continue
+					}
+					found = true
+					if cost < best || c == room && cost != best {
+						t.Errorf("%+v costs %v on card %d of %v, %v on the best, %d", p, cost, c.Milli(), node, best, room.Milli())
+					}
+				}
+				if found != fits {
+					t.Errorf("%+v on %v: a card is found: %v, it fits: %v", p, node, found, fits)
+				}
+			}
+		}
 	}
 }

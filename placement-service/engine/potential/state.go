@@ -38,13 +38,13 @@ type State struct {
 func MakeState(cpuMilli, memoryMiB int, cards []Card) State {
 	s := State{CPU: int32(cpuMilli), Memory: int32(memoryMiB)}
 	for _, c := range cards {
-		s.add(c)
+		s.Add(c)
 	}
 	return s
 }
 
-// add puts a card at its place in the order. The one with least room is forgotten where there are too many.
-func (s *State) add(c Card) {
+// Add puts a card at its place in the order. The one with least room is forgotten where there are too many.
+func (s *State) Add(c Card) {
 	for i := range s.Cards {
 		if c > s.Cards[i] {
 			c, s.Cards[i] = s.Cards[i], c
@@ -98,6 +98,31 @@ func (s *State) fullest(p *Shape) (room Card, ok bool) {
 	return room, ok
 }
 
+// roomWith is the card with least room of those that the shape takes when it takes c: c itself, or where fewer of its
+// model have as much, the one with least room among those with most.
+func (s *State) roomWith(p *Shape, c Card) (room Card, ok bool) {
+	if p.CPU > s.CPU || p.Memory > s.Memory || c == 0 || p.Cards < 1 || !p.accepts(c.Model()) {
+		return 0, false
+	}
+	first, last := -1, -1
+	for i, have := range s.Cards {
+		if first < 0 && have != 0 && have.Model() == c.Model() {
+			first = i
+		}
+		if have == c {
+			last = i
+		}
+	}
+	if last < 0 {
+		return 0, false // it has least room of more than MaxCards
+	}
+	if last = max(last, first+int(p.Cards)-1); last >= MaxCards {
+		return 0, false
+	}
+	room = s.Cards[last]
+	return room, room != 0 && room.Model() == c.Model() && room.Milli() >= int(p.Milli)
+}
+
 // Fits reports whether the shape can be placed on a node in this state.
 func (s *State) Fits(p *Shape) bool {
 	_, ok := s.fullest(p)
@@ -132,7 +157,7 @@ func (s *State) Place(p *Shape, room Card) State {
 	clear(after.Cards[MaxCards-int(p.Cards):])
 	if p.Milli < Whole {
 		for _, c := range s.Cards[first : last+1] {
-			after.add(MakeCard(c.Model(), c.Milli()-int(p.Milli)))
+			after.Add(MakeCard(c.Model(), c.Milli()-int(p.Milli)))
 		}
 	}
 	return after

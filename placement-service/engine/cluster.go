@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/heteroflow/heteroflow/internal/constraint"
+	"github.com/heteroflow/heteroflow/placement-service/engine/index"
+)
+
+// Cluster is nodes that change one by one, for decisions that look only at what changed: Engine.DecideOn decides on it
+// what Engine.Decide decides on its Snapshot. Nodes that are alike but for what names them are judged together. It is
+// safe for concurrent use.
+type Cluster struct {
+	mu      sync.Mutex
+	numbers map[string]int  // by id
+	nodes   []Node          // by number; of those that are gone, the id
+	traits  []traits        // by number
+	order   []int           // numbers in the order of ids; nil when it has to be made anew
+	classes interned        // of nodes
+	pools   interned        // of pools
+	watched map[string]bool // keys of attributes that some request or plugin looked at
+	auto    int             // pools whose form can be switched
+	catalog *Catalog        // nil when it has to be made anew
+	judge   *judge
+	index   *index.Index[string, string, worth]
+	key     []byte // scratch
+}
+
+// interned numbers texts.
+type interned map[string]uint32
+
+func (in interned) of(text []byte) uint32 {
+	n, known := in[string(text)]
+	if !known {
+		n = uint32(len(in))
+		in[string(text)] = n
+	}
+	return n
+}
+
+// judgements is how many are kept, about 25 bytes each.
+const judgements = 16 << 20
+
+// NewCluster is a cluster of these nodes.
+func NewCluster(nodes ...Node) *Cluster {
+	c := &Cluster{watched: map[string]bool{}}
+	c.reset()
+	for i := range nodes {
+		c.Set(nodes[i])
+	}
+	return c
+}
+
+// reset makes it a cluster without nodes.
+func (c *Cluster) reset() {
+	c.numbers, c.classes, c.pools = map[string]int{}, interned{}, interned{}
+	c.nodes, c.traits, c.order, c.auto, c.catalog = nil, nil, nil, 0, nil
+	c.judge = &judge{c: c, codes: map[Code]int16{}}
+	c.index = index.New[string, string, worth](c.judge, judgements)
+}
+
+// Set adds a node, or puts it in the place of the one with its id. What the node points to must not be changed
+// afterwards.
+func (c *Cluster) Set(n Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set(n)
+}
+
+func (c *Cluster) set(n Node) {
+	at, known := c.numbers[n.ID]
+	if !known {
+		at = len(c.nodes)
+		c.nodes, c.traits = append(c.nodes, Node{}), append(c.traits, traits{})
+		c.numbers[n.ID], c.order = at, nil
+	}
+	old := &c.nodes[at]
+	if known && old.sameBut(&n) {
+		c.traits[at].pools = c.poolTraits(c.traits[at].pools, old, &n)
+	} else {
+		c.catalog = nil
+		c.traits[at] = traits{class: c.classOf(&n), pools: c.poolTraits(nil, nil, &n)}
+	}
+	c.auto += autoPools(&n) - autoPools(old)
+	c.nodes[at] = n
+	c.index.Set(at, c.state(at))
+}
+
+// Remove takes a node out.
+func (c *Cluster) Remove(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at, known := c.numbers[id]
+	if !known {
+		return
+	}
+	c.auto -= autoPools(&c.nodes[at])
+	c.index.Remove(at)
+	c.nodes[at], c.traits[at], c.catalog, c.order = Node{ID: id}, traits{}, nil, nil // the index may still order by the id
+	delete(c.numbers, id)
+	const spare = 1024 // a number is not given twice, since the index may still have it
+	if len(c.nodes) > 2*len(c.numbers)+spare {
+		left := c.snapshot().Nodes
+		c.reset()
+		for i := range left {
+			c.set(left[i])
+		}
+	}
+}
+
+func autoPools(n *Node) int {
+	count := 0
+	for i := range n.Pools {
+		if n.Pools[i].Auto {
+			count++
+		}
+	}
+	return count
+}
+
+// Snapshot is the cluster as it is now, in the order of ids.
+func (c *Cluster) Snapshot() Snapshot {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.snapshot()
+}
+
+func (c *Cluster) snapshot() Snapshot {
+	if c.order == nil {
+		c.order = slices.Collect(maps.Values(c.numbers))
+		slices.SortFunc(c.order, func(a, b int) int { return cmp.Compare(c.nodes[a].ID, c.nodes[b].ID) })
+	}
+	s := Snapshot{Nodes: make([]Node, len(c.order))}
+	for i, at := range c.order {
+		s.Nodes[i] = c.nodes[at]
+	}
+	return s
+}
+
+// watch has nodes told apart by the attributes that the request names. Nodes have many that differ from one to the next
+// and that nobody asks about.
+func (c *Cluster) watch(keys []string) {
+	more := false
+	for _, key := range keys {
+		more = more || !c.watched[key]
+		c.watched[key] = true
+	}
+	if !more {
+		return
+	}
+	for _, at := range c.numbers {
+		c.traits[at].class = c.classOf(&c.nodes[at])
+		c.index.Set(at, c.state(at))
+	}
+}
+
+// attributesOf are the keys that the constraints name. ok is false when one tells every node from all others.
+func attributesOf(r *Request) (keys []string, ok bool) {
+	for i := range r.Groups {
+		for _, con := range r.Groups[i].Constraints {
+			for _, target := range []string{con.L, con.R} {
+				key, is := constraint.Key(target)
+				switch {
+				case !is:
+				case unique(key):
+					return nil, false
+				default:
+					keys = append(keys, key)
+				}
+			}
+		}
+	}
+	return keys, true
+}
+
+// catalogNow is CatalogOf the cluster. It must be called with the lock held.
+func (c *Cluster) catalogNow() Catalog {
+	if c.catalog == nil {
+		have := CatalogOf(c.snapshot())
+		c.catalog = &have
+	}
+	return *c.catalog
+}
+
+// watchedKeys are in order, so that a class has one text.
+func (c *Cluster) watchedKeys() []string { return slices.Sorted(maps.Keys(c.watched)) }

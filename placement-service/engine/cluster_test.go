@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
+
+// drawSingle is a request for one allocation, as most are.
+func drawSingle(t *rapid.T) Request {
+	r := ask(1, drawAsk(t))
+	g := &r.Groups[0]
+	g.CPUMHz, g.MemoryMiB = rapid.SampledFrom([]int{0, 600, 2000}).Draw(t, "mhz"), rapid.SampledFrom([]int{100, 600 << 10}).Draw(t, "node memory")
+	g.Tasks[0].Driver = rapid.SampledFrom([]string{"heteroflow", "heteroflow", "exec"}).Draw(t, "driver")
+	g.Tasks[0].Runtime = rapid.SampledFrom([]string{"", "", "docker"}).Draw(t, "runtime")
+	r.Datacenters = rapid.SampledFrom([][]string{nil, {"dc*"}, {"dc2"}}).Draw(t, "datacenters")
+	g.Constraints = rapid.SampledFrom([][]Constraint{
+		nil, nil, {{"${meta.rack}", "r1", "="}}, {{"${node.unique.name}", "n3", "!="}}, {{"${meta.rack}", "${meta.row}", "="}},
+	}).Draw(t, "constraints")
+	return r
+}
+
+// TestDecideOn_IsDecide: while nodes come, change and go, a cluster gives the decision of its snapshot.
+func TestDecideOn_IsDecide(t *testing.T) {
+	t.Parallel()
+	engines := []*Engine{
+		New(Config{}), New(Config{Learnt: learntSome()}), New(Config{Learnt: learntSome(), Level: 4}),
+		New(Config{Plugins: []PluginSetting{{Name: "spread", Enabled: true, Weight: 1}}}), New(Config{}).With(notOnNode("n2"), 0),
+	}
+	indexed, all := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		kinds := drawNodes(t)
+		c := NewCluster()
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			for range rapid.IntRange(0, 3).Draw(t, "changes") {
+				name := fmt.Sprintf("n%d", rapid.IntRange(1, 8).Draw(t, "name"))
+				if rapid.IntRange(0, 4).Draw(t, "gone") == 0 {
+					c.Remove("id-" + name)
+					continue
+				}
+				n := kinds[rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")]
+				n.Name = name
+				n.Attrs = map[string]string{"meta.rack": rapid.SampledFrom([]string{"r1", "r2"}).Draw(t, "rack"), "meta.row": "r2", "attr.unique.ip": name}
+				n.Runtimes = rapid.SampledFrom([]map[string]bool{nil, {"docker": true}, {"docker": false}}).Draw(t, "runtimes")
+				c.Set(snapshotOf(n).Nodes[0])
+			}
+			r := drawSingle(t)
+			if rapid.IntRange(0, 5).Draw(t, "several") == 0 {
+				r = drawRequest(t)
+			}
+			e := rapid.SampledFrom(engines).Draw(t, "engine")
+			s := c.Snapshot()
+			all++
+			if _, ok := e.decideIndexed(c, &r); ok {
+				indexed++
+			}
+			want, got := e.Decide(s, r), e.DecideOn(c, r)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("(-of the snapshot +of the cluster)\n%s", diff)
+			}
+			if got.Placed {
+				after := clone(s)
+				book(t, after, r, got)
+				for _, g := range got.Groups {
+					for _, id := range g.Nodes {
+						c.Set(*nodeOf(after, id))
+					}
+				}
+			}
+		}
+	})
+	if indexed < all/3 {
+		t.Errorf("of %d decisions only %d did without a look at every node", all, indexed)
+	}
+}
+
+// TestDecideOn_AFaultyPlugin is asked again for every node, and left out or refused by as ever.
+func TestDecideOn_AFaultyPlugin(t *testing.T) {
+	t.Parallel()
+	c := NewCluster(snapshotOf(testNode{Name: "n1", Cards: []testCard{{}}}, testNode{Name: "n2", Cards: []testCard{{}}}).Nodes...)
+	e := New(Config{}).With(breaks{}, 1)
+	for range 2 {
+		d := e.DecideOn(c, ask(1, accel.Ask{MemoryMiB: 1024}))
+		if !d.Placed || len(d.Faults) != 1 || d.Faults[0].Plugin != "breaks" {
+			t.Errorf("got %+v", d)
+		}
+	}
+}
+
+// breaks is a scorer that is impersonal and panics.
+type breaks struct{ anybody }
+
+func (breaks) Name() string             { return "breaks" }
+func (breaks) Score(*Candidate) float64 { panic("no") }

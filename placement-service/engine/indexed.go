@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math"
+	"slices"
+)
+
+// worth is what a node in some state is worth to a request: the way in which it would be served and the score there, or
+// the reason why it is not.
+type worth struct {
+	score float64 // what is free of what lacks, where it does not fit
+	what  int16   // number of the way, or of the code
+}
+
+// judge holds single nodes of a cluster against the request that is being decided.
+type judge struct {
+	c     *Cluster
+	e     *Engine // judgements are of this one
+	epoch int
+	asked *Request
+	work  *work
+	one   Snapshot
+	ways  []option
+	codes map[Code]int16
+	named []Code // by their number
+}
+
+// Judge decides on the node alone.
+func (j *judge) Judge(node int, _, _ *string) (worth, bool) {
+	w := j.work
+	j.one.Nodes = j.c.nodes[node : node+1 : node+1]
+	w.reset(j.e, &j.one, j.asked)
+	w.begin(&j.asked.Groups[0])
+	if len(w.open) > 0 {
+		options := w.options(0)
+		for i := range options {
+			items := w.itemsOf(func(int) *option { return &options[i] })
+			if score := w.trial(0, items, 1); score >= 0 {
+				return worth{score, j.way(&options[i])}, true
+			}
+		}
+	}
+	l := w.nodeLack(0)
+	return worth{float64(l.have), j.code(l.code)}, false
+}
+
+// way numbers ways to serve a request. They are as few as there are kinds of pools.
+func (j *judge) way(o *option) int16 {
+	for i := range j.ways {
+		if compareWays(&j.ways[i], o) == 0 {
+			return int16(i)
+		}
+	}
+	j.ways = append(j.ways, option{form: o.form, waste: o.waste, units: o.units, unitMiB: o.unitMiB, mib: o.mib, total: o.total})
+	return int16(len(j.ways) - 1)
+}
+
+func (j *judge) code(c Code) int16 {
+	n, known := j.codes[c]
+	if !known {
+		n = int16(len(j.named))
+		j.codes[c], j.named = n, append(j.named, c)
+	}
+	return n
+}
+
+// Better is the order in which Decide tries ways, then the higher score.
+func (j *judge) Better(a, b worth) bool {
+	if a.what != b.what {
+		return compareWays(&j.ways[a.what], &j.ways[b.what]) < 0
+	}
+	return a.score > b.score
+}
+
+// Before is the order of ids.
+func (j *judge) Before(a, b int) bool { return j.c.nodes[a].ID < j.c.nodes[b].ID }
+
+// Epoch counts engines.
+func (j *judge) Epoch() int { return j.epoch }
+
+// use makes judgements those of an engine.
+func (j *judge) use(e *Engine) {
+	if j.e != e || len(j.ways) > math.MaxInt16/2 {
+		j.e, j.ways = e, nil
+		j.epoch++
+	}
+}
+
+// DecideOn is Decide on the cluster as it is now.
+func (e *Engine) DecideOn(c *Cluster, r Request) Decision {
+	if d, ok := e.decideIndexed(c, &r); ok {
+		return d
+	}
+	return e.Decide(c.Snapshot(), r)
+}
+
+// decideIndexed is DecideOn for requests of which each node can be judged by itself: one allocation with one task that
+// asks, which nothing but what nodes are like sends to one of them.
+func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
+	if r.Loose != "" || len(r.Groups) != 1 || !e.impersonal {
+		return d, false
+	}
+	g := &r.Groups[0]
+	keys, plain := attributesOf(r)
+	if g.Count != 1 || g.Keep != nil || g.asking() != 1 || !plain {
+		return d, false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.numbers) == 0 {
+		return d, false
+	}
+	c.watch(e.attributes)
+	c.watch(keys)
+	w := e.scratch.Get().(*work)
+	defer e.scratch.Put(w)
+	c.judge.use(e)
+	c.judge.asked, c.judge.work = r, w
+	defer func() { c.judge.asked, c.judge.work = nil, nil }()
+	kind := string(kindOf(c.key[:0], r))
+	var node int
+	var placed bool
+	_, broken, _ := w.isolated(func() Decision {
+		node, _, placed = c.index.Choose(&kind)
+		return Decision{}
+	})
+	switch {
+	case broken != nil:
+		return d, false
+	case placed:
+		d = e.decide(&Snapshot{Nodes: c.nodes[node : node+1 : node+1]}, r, true)
+		return d, d.Placed && len(d.Faults) == 0
+	}
+	return e.refuse(c, r, kind)
+}
+
+// refuse is the refusal of a request that no node can serve: that of the node that comes nearest, with the count of all.
+func (e *Engine) refuse(c *Cluster, r *Request, kind string) (d Decision, ok bool) {
+	type reason struct{ nodes, first int }
+	reasons := map[Code]*reason{}
+	nearest, best := -1, worth{}
+	c.index.Each(&kind, func(first, nodes int, v worth, _ bool) {
+		code := c.judge.named[v.what]
+		if why := reasons[code]; why == nil {
+			reasons[code] = &reason{nodes, first}
+		} else {
+			why.nodes += nodes
+			if c.judge.Before(first, why.first) {
+				why.first = first
+			}
+		}
+		nearer := nearest < 0 || cmp.Or(
+			cmp.Compare(rank(code), rank(c.judge.named[best.what])), cmp.Compare(v.score, best.score), cmp.Compare(c.nodes[nearest].ID, c.nodes[first].ID),
+		) > 0
+		if nearer {
+			nearest, best = first, v
+		}
+	})
+	alone := func(node int) Decision { return e.decide(&Snapshot{Nodes: c.nodes[node : node+1 : node+1]}, r, true) }
+	d = alone(nearest)
+	if d.Placed || len(d.Faults) > 0 || d.Refusal.Code == CodeRuntimeMissing {
+		return d, false // the sentence of the last names every node
+	}
+	d.Refusal.Counts = nil
+	for code, why := range reasons {
+		one := alone(why.first)
+		if one.Placed || len(one.Refusal.Counts) != 1 {
+			return d, false
+		}
+		d.Refusal.Counts = append(d.Refusal.Counts, ReasonCount{Code: code, Nodes: why.nodes, Example: one.Refusal.Counts[0].Example})
+	}
+	sortCounts(d.Refusal.Counts)
+	if d.Refusal.Never = never(c.catalogNow(), r, d.Refusal); d.Refusal.Never || c.auto == 0 {
+		return d, true
+	}
+	e.orSwitch(c.snapshot(), r, &d)
+	return d, true
+}
+
+// kindOf adds all of a request that decides where it goes: all but the job's name.
+func kindOf(key []byte, r *Request) []byte {
+	key = text(text(text(key, r.Namespace), r.Tenant), r.NodePool)
+	key = binary.AppendVarint(key, int64(r.Priority))
+	key = texts(key, r.Datacenters)
+	key = truth(key, r.DistinctHosts)
+	g := &r.Groups[0]
+	for _, amount := range []int{g.CPUMHz, g.MemoryMiB, g.DiskMiB, len(g.Constraints), len(g.Tasks)} {
+		key = binary.AppendVarint(key, int64(amount))
+	}
+	for _, c := range g.Constraints {
+		key = text(text(text(key, c.L), c.R), c.Operand)
+	}
+	for i := range g.Tasks {
+		t := &g.Tasks[i]
+		key = truth(text(text(key, t.Driver), t.Runtime), t.Ask != nil)
+		if t.Ask == nil {
+			continue
+		}
+		key = binary.AppendUvarint(key, t.Ask.MemoryMiB)
+		key = binary.AppendVarint(binary.AppendVarint(key, int64(t.Ask.Count)), int64(t.Ask.ComputePct))
+		key = texts(text(key, string(t.Ask.QoS)), t.Ask.Models)
+		key = binary.AppendUvarint(key, uint64(len(t.Ask.Vendors)))
+		for _, v := range t.Ask.Vendors {
+			key = text(key, string(v))
+		}
+	}
+	return key
+}
+
+func texts(key []byte, list []string) []byte {
+	key = binary.AppendUvarint(key, uint64(len(list)))
+	for _, s := range list {
+		key = text(key, s)
+	}
+	return key
+}
+
+// Impersonal is a plugin that tells nodes apart by what they are like and by nothing that names them or their cards: ids,
+// names, UUIDs, the order of pools. Nor does it look at the name of the job. It is asked once for all nodes that are
+// alike; other plugins are asked for each node.
+type Impersonal interface {
+	Plugin
+	// Attributes are the keys of Node.Attrs that it looks at; none when empty.
+	Attributes() []string
+}
+
+// anybody is embedded by the built-in plugins.
+type anybody struct{}
+
+func (anybody) Attributes() []string { return nil }
+
+// know notes what a plugin looks at.
+func (e *Engine) know(p Plugin) {
+	if i, ok := p.(Impersonal); ok {
+		e.attributes = append(slices.Clip(e.attributes), i.Attributes()...)
+	} else {
+		e.impersonal = false
+	}
+}
