@@ -16,7 +16,7 @@ export GOFLAGS += -buildvcs=false
 export CGO_CFLAGS += -w
 
 .DEFAULT_GOAL := help
-.PHONY: help build test unit race e2e lint cross verify generate fmt fuzz gateway-sim bench demo clean
+.PHONY: help build test unit race e2e lint cross verify generate fmt fuzz gateway-sim gateway-bench bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -72,6 +72,11 @@ fuzz: ## run each fuzz target of FUZZPKG (./...) for FUZZTIME (10s)
 
 gateway-sim: ## drive the choice of backends over recorded traffic and hold its figures
 	HETEROFLOW_GATEWAY_SIM=full $(GO) test -count=1 -v ./gateway/simulate
+
+gateway-bench: ## measure the gateway beside HAProxy, nginx and a plain Go proxy, where they are installed; BENCH='-only events' for less
+	@mkdir -p $(BIN)
+	$(GO) build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/heteroflow
+	$(GO) run ./gateway/bench -binary $(BIN)/heteroflow $(BENCH)
 
 bench: ## measure the figures of the README
 	@set -o pipefail; \

@@ -1,0 +1,88 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"runtime/pprof"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/heteroflow/heteroflow/gateway/server"
+)
+
+// serve is what this program does as a process of its own: it plays the engines, a plain proxy, or the gateway with a
+// profile of its work.
+func serve(ctx context.Context, what string, args []string) error {
+	switch what {
+	case "engine":
+		if err := pin(quietCore); err != nil {
+			return err
+		}
+		return serveEngine(ctx, args)
+	case "httputil":
+		return serveHTTPUtil(ctx, args[0], args[1:])
+	case "profile":
+		return serveProfiled(ctx, args)
+	}
+	return fmt.Errorf("nothing is called %q here", what)
+}
+
+func serveEngine(ctx context.Context, addrs []string) error {
+	var listeners []net.Listener
+	for _, addr := range addrs {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+	}
+	(&engine{}).serve(ctx, listeners)
+	return nil
+}
+
+func serveHTTPUtil(ctx context.Context, addr string, engines []string) error {
+	turn := atomic.Uint32{}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", engines[int(turn.Add(1))%len(engines)]
+		},
+		Transport:     &http.Transport{MaxIdleConnsPerHost: 512, DisableCompression: true},
+		FlushInterval: -1,
+	}
+	server := &http.Server{Addr: addr, Handler: proxy, ReadHeaderTimeout: time.Minute}
+	context.AfterFunc(ctx, func() { server.Close() })
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// serveProfiled runs the gateway, and writes what its time and its memory went to once it ends.
+func serveProfiled(ctx context.Context, args []string) error {
+	addr, database, consul, spool, profile := args[0], args[1], args[2], args[3], args[4]
+	cpu, err := os.Create(profile + ".cpu")
+	if err != nil {
+		return err
+	}
+	defer cpu.Close()
+	heap, err := os.Create(profile + ".allocs")
+	if err != nil {
+		return err
+	}
+	defer heap.Close()
+	if err := pprof.StartCPUProfile(cpu); err != nil {
+		return err
+	}
+	err = server.Run(ctx, server.Config{Addr: addr, DatabaseURL: database, ConsulAddr: consul, Spool: spool, Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Warn})})
+	pprof.StopCPUProfile()
+	return errors.Join(err, pprof.Lookup("allocs").WriteTo(heap, 0))
+}
