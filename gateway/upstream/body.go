@@ -1,0 +1,76 @@
+package upstream
+
+import (
+	"io"
+	"time"
+)
+
+// body is that of an answer on its way. It is read by one goroutine.
+type body struct {
+	conn *conn
+	pool *pool
+	chunks
+	keep bool // the connection can be used again once the body has ended
+	wait time.Duration
+	done bool
+	err  error // what Read says from now on
+}
+
+var _ Body = (*body)(nil)
+
+// Read implements Body.
+func (b *body) Read(p []byte) (int, error) {
+	if b.err != nil {
+		return 0, b.err
+	}
+	n, err := b.read(&b.conn.in, p)
+	if b.wait > 0 && n > 0 && err == nil {
+		b.extend()
+	}
+	if err != nil {
+		b.err = err
+		b.end(err == io.EOF)
+	}
+	return n, err
+}
+
+// Wait implements Body.
+func (b *body) Wait(d time.Duration) {
+	b.wait = d
+	if b.err == nil {
+		b.conn.deadline(time.Now().Add(d))
+	}
+}
+
+// extend moves the deadline on. It is set later than asked for, so that it is not set with each piece.
+func (b *body) extend() {
+	now := time.Now()
+	if b.conn.until.Before(now.Add(b.wait)) {
+		b.conn.deadline(now.Add(b.wait + b.wait/8))
+	}
+}
+
+// Close implements Body.
+func (b *body) Close() {
+	if b.err == nil {
+		b.err = io.ErrClosedPipe
+	}
+	b.end(b.kind == empty && b.err == io.ErrClosedPipe)
+}
+
+// end gives the connection back, or closes it.
+func (b *body) end(whole bool) {
+	if b.done {
+		return
+	}
+	b.done = true
+	c := b.conn
+	free := c.stop()
+	if whole && free && b.keep && b.kind != toEnd && c.in.empty() && c.finished() {
+		c.in.drop()
+		b.pool.give(c)
+		return
+	}
+	c.close()
+	c.in.drop()
+}

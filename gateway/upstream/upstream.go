@@ -1,0 +1,114 @@
+// Package upstream sends requests to engines over HTTP/1.1 in plain text and reads their answers, over connections that
+// are kept. It starts nothing that runs beside a request but for a long body, and an answer that could be read in two
+// ways is an error. Which engine is asked, and what is made of its answer, do not belong here.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Field is one line of a header.
+type Field struct{ Name, Value string }
+
+// Request is what an engine is asked.
+type Request struct {
+	Method string
+	Addr   string  // host:port of the engine
+	Target string  // path and query, as they stand in the first line
+	Header []Field // in the order in which they are sent, without those that the client writes itself: Host, Content-Length, Transfer-Encoding, Connection
+	Body   io.Reader
+	Length int64 // of the body; 0 is none, and below 0 is one whose length is not known
+	// Wait is how long the engine may take from now to the head of its answer. There is always such a bound.
+	Wait time.Duration
+}
+
+// Response is the head of an answer, and its body to be read. Whoever has one closes its body.
+type Response struct {
+	Status int
+	Header http.Header // names in their canonical form
+	Length int64       // of the body; below 0 when it was not said
+	// Unbounded: nothing but the end of the connection tells the end of the body, so that one that was cut short looks
+	// whole.
+	Unbounded bool
+	Body      Body
+}
+
+// Body is that of an answer.
+type Body interface {
+	// Read gives what there is, at least one byte, io.EOF at the end and io.ErrUnexpectedEOF where the body was cut
+	// short. Its end gives the connection back.
+	io.Reader
+	// Wait is how long the engine may take from now to the next bytes, and from them to those after them.
+	// What takes longer ends in an error that is os.ErrDeadlineExceeded.
+	Wait(time.Duration)
+	// Close gives up what was not read, which ends the connection: that is what stops an engine.
+	Close()
+}
+
+var (
+	// ErrStale is a connection that was kept and that the engine had closed before the request was sent: no byte of an
+	// answer came. The same request can be sent again.
+	ErrStale = errors.New("the connection that was kept had been closed")
+	// ErrMalformed wraps what is wrong with an answer.
+	ErrMalformed = errors.New("malformed answer")
+	// ErrRequest wraps what is wrong with a request.
+	ErrRequest = errors.New("request that cannot be sent")
+)
+
+// Limits of an answer and of the connections that are kept. Engines on uvicorn close a connection that was idle for
+// five seconds.
+const (
+	maxHead     = 64 << 10
+	maxInterim  = 8 // responses before the answer
+	idleTime    = 4 * time.Second
+	maxIdle     = 512 // connections kept to one engine
+	connectTime = 3 * time.Second
+	atOnce      = 16 << 10 // bytes of a body that are written together with the head
+)
+
+// Client is a pool of connections. It is safe for concurrent use.
+type Client struct {
+	pool pool
+}
+
+// New makes a client without connections.
+func New() *Client { return &Client{pool: pool{idle: map[string][]*conn{}}} }
+
+// Close closes the connections that are kept.
+func (c *Client) Close() { c.pool.drop("") }
+
+// Send sends a request and gives the head of its answer. The context stops the engine until the body was read or
+// closed. The body of the request may be read until then, too. An error leaves nothing to close.
+func (c *Client) Send(ctx context.Context, r *Request) (*Response, error) {
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	until := time.Now().Add(r.Wait)
+	conn := c.pool.take(r.Addr, until)
+	if conn == nil {
+		var err error
+		if conn, err = dial(ctx, r.Addr, until); err != nil {
+			return nil, err
+		}
+	}
+	conn.stop = context.AfterFunc(ctx, conn.abort)
+	resp, err := conn.exchange(r)
+	if err == nil {
+		resp.Body.(*body).pool = &c.pool //nolint:forcetypeassert // exchange makes it
+		return resp, nil
+	}
+	conn.stop()
+	conn.close()
+	conn.in.drop()
+	if errors.Is(err, ErrStale) {
+		c.pool.drop(r.Addr) // those beside it are no better
+	}
+	if why := context.Cause(ctx); why != nil {
+		err = why
+	}
+	return nil, err
+}
