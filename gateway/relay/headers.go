@@ -2,44 +2,68 @@ package relay
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/heteroflow/heteroflow/gateway/upstream"
 )
 
-// credentials are the headers in which a key may stand: the client's key is the gateway's business alone.
-var credentials = []string{"Authorization", "X-Nomad-Token", "X-Api-Key", "Api-Key", "Cookie"}
+// isSecret reports whether a key may stand in the header: the client's key is the gateway's business alone. Names are
+// in their canonical form.
+func isSecret(name string) bool {
+	switch name {
+	case "Authorization", "X-Nomad-Token", "X-Api-Key", "Api-Key", "Cookie":
+		return true
+	}
+	return false
+}
 
-// hopByHop headers belong to one connection. Source: RFC 9110 section 7.6.1. Expect was answered by the gateway.
-var hopByHop = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect"}
+// isHopByHop reports whether a header belongs to one connection. Source: RFC 9110 section 7.6.1. Expect was answered by
+// the gateway.
+func isHopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Expect":
+		return true
+	}
+	return false
+}
 
-func copyHeaders(to, from http.Header) {
-	var named []string
-	for _, value := range from["Connection"] {
+// named are the further headers that belong to one connection, as it says itself.
+func named(h http.Header) []string {
+	var names []string
+	for _, value := range h["Connection"] {
 		for name := range strings.SplitSeq(value, ",") {
-			named = append(named, http.CanonicalHeaderKey(strings.TrimSpace(name)))
+			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
 		}
 	}
-	for name, values := range from {
-		to[name] = values
+	return names
+}
+
+// fieldsOf are the headers of a request as they go on to a backend.
+func fieldsOf(in http.Header, via string) []upstream.Field {
+	fields := make([]upstream.Field, 0, len(in)+2)
+	dropped := named(in)
+	for name, values := range in {
+		if isHopByHop(name) || isSecret(name) || name == "Content-Length" || name == "Accept-Encoding" || slices.Contains(dropped, name) {
+			continue
+		}
+		for _, value := range values {
+			fields = append(fields, upstream.Field{Name: name, Value: value})
+		}
 	}
-	for _, name := range named {
-		delete(to, name)
-	}
-	for _, name := range hopByHop {
-		delete(to, name)
-	}
+	return append(fields, upstream.Field{Name: "Via", Value: via})
 }
 
 // answerHeaders takes an engine's headers over. The request's id and the route are the gateway's own.
 func answerHeaders(to, from http.Header) {
-	id, route := to["X-Request-Id"], to[RouteHeader]
-	copyHeaders(to, from)
-	if id != nil {
-		to["X-Request-Id"] = id
-	}
-	if route != nil {
-		to[RouteHeader] = route
+	dropped := named(from)
+	for name, values := range from {
+		if isHopByHop(name) || slices.Contains(dropped, name) || (name == "X-Request-Id" || name == RouteHeader) && to[name] != nil {
+			continue
+		}
+		to[name] = values
 	}
 }
 

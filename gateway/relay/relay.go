@@ -9,17 +9,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptrace"
-	"slices"
+	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/body"
+	"github.com/heteroflow/heteroflow/gateway/upstream"
 	"github.com/heteroflow/heteroflow/internal/inference"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
@@ -115,28 +113,27 @@ const (
 	hold = 250 * time.Millisecond
 	// writeWait is how long a client may take to read what was written: one that reads nothing must not hold a backend.
 	writeWait = 2 * time.Minute
-	// Engines on uvicorn close a connection that was idle for five seconds.
-	idleConn = 4 * time.Second
-	connect  = 3 * time.Second
 )
+
+// Sender sends one request to a backend.
+type Sender interface {
+	Send(ctx context.Context, r *upstream.Request) (*upstream.Response, error)
+}
 
 // Relay sends requests to backends. It is safe for concurrent use.
 type Relay struct {
-	transport *http.Transport
+	to        Sender
 	via       string
 	budgets   sync.Map // of *budget, by service
 	noOptions sync.Map // ids of backends that refuse stream_options
 }
 
-// New makes a relay; its name tells it from others, so that a request that comes back to it is found.
-func New(name string) *Relay {
-	return &Relay{via: "1.1 heteroflow-" + name, transport: &http.Transport{
-		DialContext:         (&net.Dialer{Timeout: connect, KeepAlive: 15 * time.Second}).DialContext,
-		MaxIdleConnsPerHost: 512,
-		IdleConnTimeout:     idleConn,
-		DisableCompression:  true, // bytes pass as the engine wrote them
-	}}
-}
+// New makes a relay with connections of its own; its name tells it from others, so that a request that comes back to it
+// is found.
+func New(name string) *Relay { return NewWith(name, upstream.New()) }
+
+// NewWith makes a relay that sends by the sender.
+func NewWith(name string, to Sender) *Relay { return &Relay{to: to, via: "1.1 heteroflow-" + name} }
 
 // Looped reports whether the request has been here before, or at so many gateways that it goes in circles.
 func (r *Relay) Looped(in *http.Request) bool {
@@ -415,7 +412,7 @@ func (x *exchange) ask() error {
 			return err
 		}
 		switch {
-		case errors.Is(err, errStale):
+		case errors.Is(err, upstream.ErrStale):
 		case errors.Is(err, errOptions):
 			x.relay.noOptions.Store(x.lease.ID, true)
 			askUsage = false
@@ -425,117 +422,66 @@ func (x *exchange) ask() error {
 	}
 }
 
-var (
-	errStale   = errors.New("the idle connection had been closed")
-	errOptions = errors.New("stream_options are refused")
-)
+var errOptions = errors.New("stream_options are refused")
 
 func (x *exchange) try(askUsage bool) error {
 	c := &x.call
-	ctx, cancel := context.WithCancelCause(x.in.Context())
-	defer cancel(nil) // closing the connection is what stops the engine
-	reused := false
-	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
-	content, length := c.Content.Reader(askUsage)
-	out, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), x.in.Method, "http://"+x.lease.Addr+x.in.URL.RequestURI(), content)
-	if err != nil {
-		return &errBackend{err: fmt.Errorf("make request to %s: %w", x.lease.Addr, err)}
-	}
-	out.ContentLength = length
-	copyHeaders(out.Header, x.in.Header)
-	for _, name := range credentials {
-		delete(out.Header, name)
-	}
-	delete(out.Header, "Accept-Encoding")
-	if _, ok := out.Header["User-Agent"]; !ok {
-		out.Header["User-Agent"] = []string{""} // none, instead of this client's own
-	}
-	out.Header["Via"] = append(slices.Clip(out.Header["Via"]), x.relay.via)
-
 	wait := c.Rules.Whole
 	if c.Stream {
 		wait = c.Rules.Headers
 	}
-	watch := newWatch(cancel, errSilent, wait)
-	defer watch.stop()
-	resp, err := x.relay.transport.RoundTrip(out)
+	content, length := c.Content.Reader(askUsage)
+	resp, err := x.relay.to.Send(x.in.Context(), &upstream.Request{
+		Method: x.in.Method, Addr: x.lease.Addr, Target: x.in.URL.RequestURI(), Header: fieldsOf(x.in.Header, x.relay.via),
+		Body: content, Length: length, Wait: wait,
+	})
 	if err != nil {
-		switch cause := context.Cause(ctx); {
-		case cause != nil:
-			err = cause
-		case reused && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)):
-			err = errStale
-		}
-		return &errBackend{err: fmt.Errorf("ask %s: %w", x.lease.Addr, err)}
+		return &errBackend{err: fmt.Errorf("ask %s: %w", x.lease.Addr, late(err, errSilent))}
 	}
-	defer resp.Body.Close()
-	x.status = resp.StatusCode
-	switch resp.StatusCode {
+	defer resp.Body.Close() // closing the connection is what stops the engine
+	x.status = resp.Status
+	switch resp.Status {
 	case http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusTooManyRequests:
-		return x.refusal(resp, watch, nil)
+		return x.refusal(resp, nil)
 	case http.StatusBadRequest, http.StatusUnprocessableEntity:
 		if askUsage {
-			failure := x.refusal(resp, watch, errOptions)
+			failure := x.refusal(resp, errOptions)
 			if bytes.Contains(failure.body, []byte("stream_options")) {
 				return failure
 			}
-			resp.Body = io.NopCloser(bytes.NewReader(failure.body))
+			resp.Body = read{bytes.NewReader(failure.body)}
 		}
 	}
-	if resp.StatusCode == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
-		watch.set(errNoWord, c.Rules.FirstToken)
-		return x.stream(ctx, resp, watch)
+	if resp.Status == http.StatusOK && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		return x.stream(resp)
 	}
-	watch.set(errStall, c.Rules.Idle)
-	return x.whole(ctx, resp, watch)
+	return x.whole(resp)
 }
 
+// read is a body that has been read.
+type read struct{ *bytes.Reader }
+
+func (read) Wait(time.Duration) {}
+func (read) Close()             {}
+
 // refusal reads an answer that says no.
-func (x *exchange) refusal(resp *http.Response, watch *watch, why error) *errBackend {
-	watch.set(errStall, x.call.Rules.Idle)
+func (x *exchange) refusal(resp *upstream.Response, why error) *errBackend {
+	resp.Body.Wait(x.call.Rules.Idle)
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxError))
-	failure := &errBackend{err: fmt.Errorf("%s answered %d", x.lease.Addr, resp.StatusCode), status: resp.StatusCode, body: answer, header: resp.Header}
+	failure := &errBackend{err: fmt.Errorf("%s answered %d", x.lease.Addr, resp.Status), status: resp.Status, body: answer, header: resp.Header}
 	if why != nil {
-		failure.err = fmt.Errorf("%s answered %d: %w", x.lease.Addr, resp.StatusCode, why)
+		failure.err = fmt.Errorf("%s answered %d: %w", x.lease.Addr, resp.Status, why)
 	}
 	if err != nil {
-		return &errBackend{err: fmt.Errorf("read error of %s: %w", x.lease.Addr, err)}
+		return &errBackend{err: fmt.Errorf("read error of %s: %w", x.lease.Addr, late(err, errStall))}
 	}
 	return failure
 }
 
-// watch ends a try whose backend takes too long.
-type watch struct {
-	cancel context.CancelCauseFunc
-	timer  *time.Timer
-	mu     sync.Mutex
-	why    error
-}
-
-func newWatch(cancel context.CancelCauseFunc, why error, wait time.Duration) *watch {
-	w := &watch{cancel: cancel, why: why}
-	w.timer = time.AfterFunc(wait, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.cancel(w.why)
-	})
-	return w
-}
-
-// set gives the backend so long for what comes next.
-func (w *watch) set(why error, wait time.Duration) {
-	w.mu.Lock()
-	w.why = why
-	w.mu.Unlock()
-	w.timer.Reset(wait)
-}
-
-func (w *watch) stop() { w.timer.Stop() }
-
-// cause is why a read of an answer ended: the watch, the client, or what reading says.
-func cause(ctx context.Context, err error) error {
-	if why := context.Cause(ctx); why != nil {
-		return why
+// late says what it was that did not come in time, where it is time that ran out.
+func late(err, what error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return what
 	}
 	return err
 }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/heteroflow/heteroflow/gateway/body"
+	"github.com/heteroflow/heteroflow/gateway/upstream"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
@@ -19,7 +19,9 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
 
 // stream passes on events as they come, as they are but for the model's name and a usage that the client did not ask
 // for. Until the first event has been passed on, a backend that breaks costs the client nothing.
-func (x *exchange) stream(ctx context.Context, resp *http.Response, watch *watch) error {
+func (x *exchange) stream(resp *upstream.Response) error {
+	resp.Body.Wait(x.call.Rules.FirstToken)
+	lateWord := errNoWord
 	x.mu.Lock()
 	x.streaming = resp.Header
 	switch keepalive := x.call.Rules.Keepalive; {
@@ -49,8 +51,9 @@ func (x *exchange) stream(ctx context.Context, resp *http.Response, watch *watch
 			buf = append(make([]byte, 0, 2*len(buf)), buf...)[:2*len(buf)]
 		}
 		n, err := resp.Body.Read(buf[kept:])
-		if n > 0 {
-			watch.set(errStall, x.call.Rules.Idle)
+		if n > 0 && lateWord == errNoWord {
+			lateWord = errStall
+			resp.Body.Wait(x.call.Rules.Idle)
 		}
 		whole := boundary(buf[:kept+n], kept)
 		kept += n
@@ -70,10 +73,10 @@ func (x *exchange) stream(ctx context.Context, resp *http.Response, watch *watch
 			kept = copy(buf, buf[whole:kept])
 		}
 		if err != nil {
-			if err == io.EOF && resp.ContentLength < 0 && len(resp.TransferEncoding) == 0 && !s.finished {
+			if err == io.EOF && resp.Unbounded && !s.finished {
 				err = io.ErrUnexpectedEOF // the end of the connection is all that told the end
 			}
-			return x.broke(&s, cause(ctx, err))
+			return x.broke(&s, late(err, lateWord))
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,12 +8,14 @@ import (
 	"time"
 
 	"github.com/heteroflow/heteroflow/gateway/body"
+	"github.com/heteroflow/heteroflow/gateway/upstream"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
 // whole passes on an answer that is not a stream of events. JSON up to a size is kept until it is complete, so that one
 // cut short can be asked of another backend; what is longer, and sound as it is made, is passed on as it comes.
-func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch) error {
+func (x *exchange) whole(resp *upstream.Response) error {
+	resp.Body.Wait(x.call.Rules.Idle)
 	x.mu.Lock()
 	promised := x.headersSent
 	x.mu.Unlock()
@@ -24,8 +25,8 @@ func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch)
 	}
 	isJSON := strings.Contains(resp.Header.Get("Content-Type"), "json")
 	size := 32 << 10
-	if isJSON && resp.ContentLength > 0 {
-		size = int(min(resp.ContentLength, maxKept)) + 1
+	if isJSON && resp.Length > 0 {
+		size = int(min(resp.Length, maxKept)) + 1
 	}
 	buf := make([]byte, size)
 	kept := 0
@@ -37,12 +38,9 @@ func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch)
 		var n int
 		n, err = resp.Body.Read(buf[kept:])
 		kept += n
-		if n > 0 {
-			watch.set(errStall, x.call.Rules.Idle)
-		}
 	}
 	if err != nil && err != io.EOF {
-		return &errBackend{err: fmt.Errorf("read answer of %s: %w", x.lease.Addr, cause(ctx, err))}
+		return &errBackend{err: fmt.Errorf("read answer of %s: %w", x.lease.Addr, late(err, errStall))}
 	}
 	x.out.FirstByte = time.Since(x.began)
 	x.lease.FirstByte()
@@ -55,8 +53,8 @@ func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch)
 		}
 	}
 
-	x.out.Status, x.out.End = resp.StatusCode, store.EndDone
-	if resp.StatusCode >= http.StatusBadRequest {
+	x.out.Status, x.out.End = resp.Status, store.EndDone
+	if resp.Status >= http.StatusBadRequest {
 		x.out.End = store.EndUpstreamError
 	}
 	x.mu.Lock()
@@ -69,11 +67,11 @@ func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch)
 	}
 	x.bound()
 	x.headersSent = true
-	x.w.WriteHeader(resp.StatusCode)
+	x.w.WriteHeader(resp.Status)
 	_, writeErr := x.w.Write(first)
 	x.mu.Unlock()
 	if writeErr == nil && err == nil {
-		err, writeErr = x.rest(resp.Body, watch, &answer, isJSON, buf)
+		err, writeErr = x.rest(resp.Body, &answer, isJSON, buf)
 	}
 	x.out.Usage = answer.Usage
 	switch {
@@ -84,7 +82,7 @@ func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch)
 		x.mu.Lock()
 		x.fail("upstream_cut", "")
 		x.mu.Unlock()
-	case isJSON && x.call.Operation.Token != "" && resp.StatusCode == http.StatusOK && !answer.HasUsage && kept < maxKept:
+	case isJSON && x.call.Operation.Token != "" && resp.Status == http.StatusOK && !answer.HasUsage && kept < maxKept:
 		n := int64(body.Words(buf[:kept])+3) / 4
 		x.out.Usage.CompletionTokens, x.out.Estimated = &n, true
 	}
@@ -92,13 +90,10 @@ func (x *exchange) whole(ctx context.Context, resp *http.Response, watch *watch)
 }
 
 // rest passes on what comes after the beginning of an answer.
-func (x *exchange) rest(from io.Reader, watch *watch, answer *body.Answer, isJSON bool, buf []byte) (readErr, writeErr error) {
+func (x *exchange) rest(from io.Reader, answer *body.Answer, isJSON bool, buf []byte) (readErr, writeErr error) {
 	var out []byte
 	for {
 		n, err := from.Read(buf)
-		if n > 0 {
-			watch.set(errStall, x.call.Rules.Idle)
-		}
 		out = append(out[:0], buf[:n]...)
 		if isJSON {
 			out = answer.Feed(out[:0], buf[:n])
