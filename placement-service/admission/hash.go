@@ -7,7 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,10 +49,10 @@ func SpecHash(job Tree) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return sum([]any{compact(known), compact(unknown)}), nil
+	return sum([]any{known, unknown}), nil
 }
 
-// canonical is the job with Nomad's defaults, and what the job has beyond the fields that this version knows.
+// canonical is the job with Nomad's defaults, and what the job has beyond the fields that this version knows, both compact.
 func canonical(job Tree) (known, unknown any, err error) {
 	// A job may hold null anywhere in its lists, which the API's own defaulting does not expect.
 	defer func() {
@@ -71,14 +71,11 @@ func canonical(job Tree) (known, unknown any, err error) {
 	if err := dec.Decode(&typed); err != nil {
 		return nil, nil, fmt.Errorf("read job: %w", err)
 	}
-	if known, err = treeOf(typed); err != nil {
-		return nil, nil, err
-	}
 	dropServerFields(stripped)
-	unknown = beyond(stripped, known)
+	unknown = compact(beyond(map[string]any(stripped), reflect.TypeFor[api.Job]()))
 	typed.Canonicalize()
 	settle(&typed)
-	known, err = treeOf(typed)
+	known, err = compactOf(reflect.ValueOf(typed))
 	return known, unknown, err
 }
 
@@ -91,14 +88,6 @@ func dropServerFields(job Tree) {
 			}
 		}
 	}
-}
-
-func treeOf(job api.Job) (any, error) {
-	text, err := json.Marshal(job)
-	if err != nil {
-		return nil, fmt.Errorf("encode job: %w", err)
-	}
-	return Decode(text)
 }
 
 // settle clears what Nomad counts up or adds by itself, so that a job read back from it equals the one sent.
@@ -232,45 +221,4 @@ func number(n json.Number) any {
 		return int64(f)
 	}
 	return strconv.FormatFloat(f, 'g', -1, 64)
-}
-
-// beyond is what a tree has and the typed job does not: fields of a Nomad newer than this code. Nil when there is
-// none.
-func beyond(have, known any) any {
-	switch have := have.(type) {
-	case map[string]any:
-		k, _ := known.(map[string]any)
-		out := map[string]any{}
-		for _, name := range slices.Sorted(maps.Keys(have)) {
-			at, there := keyOf(k, name)
-			if !there {
-				out[name] = have[name]
-				continue
-			}
-			if more := beyond(have[name], k[at]); more != nil {
-				out[name] = more
-			}
-		}
-		if len(out) == 0 {
-			return nil
-		}
-		return out
-	case []any:
-		k, _ := known.([]any)
-		var out []any
-		for i, x := range have {
-			var other any
-			if i < len(k) {
-				other = k[i]
-			}
-			if more := compact(beyond(x, other)); more != nil {
-				out = append(out, i, more)
-			}
-		}
-		if out == nil {
-			return nil
-		}
-		return out
-	}
-	return nil
 }

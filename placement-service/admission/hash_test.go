@@ -76,7 +76,7 @@ func settled(t *testing.T, job Tree) any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []any{compact(typed), compact(unknown)}
+	return []any{typed, unknown}
 }
 
 func TestSpecHash_Changes(t *testing.T) {

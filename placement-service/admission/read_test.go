@@ -249,18 +249,8 @@ func TestRead_Loose(t *testing.T) {
 
 // FuzzRead holds that no JSON makes the way of a job panic, and that what is read once is read the same again.
 func FuzzRead(f *testing.F) {
-	for _, pattern := range []string{"testdata/golden/*/*.json", "testdata/hash/*/*.json"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			f.Fatal(err)
-		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				f.Fatal(err)
-			}
-			f.Add(text)
-		}
+	for _, text := range jobTexts(f) {
+		f.Add(text)
 	}
 	f.Add([]byte(jobWith(`[{"memory":"20GiB","count":1e400}]`)))
 	f.Add([]byte(`{"TaskGroups":[{"Services":[null],"Tasks":[{"Resources":{"Devices":[null,{"Constraints":[null]}]}}]}]}`))
@@ -283,6 +273,10 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
+		known, unknown, _ := canonical(job)
+		if wantKnown, wantUnknown := asText(t, job); sum([]any{known, unknown}) != sum([]any{wantKnown, wantUnknown}) {
+			t.Errorf("%s beside %s, by its text %s beside %s", jsonOf(t, known), jsonOf(t, unknown), jsonOf(t, wantKnown), jsonOf(t, wantUnknown))
+		}
 		again, err := json.Marshal(job)
 		if err != nil {
 			t.Fatal(err)
@@ -295,4 +289,23 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("hash %q, again %q, %v", first, second, err)
 		}
 	})
+}
+
+// jobTexts are the jobs of the test data.
+func jobTexts(t testing.TB) (texts [][]byte) {
+	t.Helper()
+	for _, pattern := range []string{"testdata/golden/*/*.json", "testdata/hash/*/*.json"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts = append(texts, text)
+		}
+	}
+	return texts
 }
