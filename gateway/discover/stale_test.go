@@ -169,7 +169,12 @@ func TestNomadAllocations(t *testing.T) {
 		"running": {"run", "running"}, "pending": {"run", "pending"}, "unknown": {"run", "unknown"}, "stopping": {"stop", "running"},
 		"evicted": {"evict", "running"}, "failed": {"run", "failed"}, "lost": {"run", "lost"}, "complete": {"run", "complete"},
 	}
+	shown := []any{}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/allocations" {
+			json.NewEncoder(w).Encode(shown) //nolint:errcheck // a test server
+			return
+		}
 		id := strings.TrimPrefix(r.URL.Path, "/v1/allocation/")
 		state, ok := states[id]
 		switch {
@@ -192,6 +197,10 @@ func TestNomadAllocations(t *testing.T) {
 			t.Errorf("%s: %v, %v", id, runs, err)
 		}
 	}
+	if _, err := n.Runs(t.Context(), "gone"); err == nil {
+		t.Error("with a token that sees nothing, what is not shown is taken for gone")
+	}
+	shown = append(shown, map[string]string{"ID": "running"})
 	if runs, err := n.Runs(t.Context(), "gone"); err != nil || runs {
 		t.Errorf("one that is not known: %v, %v", runs, err)
 	}

@@ -236,6 +236,9 @@ func (c *call) record() {
 	c.row.Duration = time.Since(c.row.StartedAt)
 	if c.known {
 		c.h.metrics.observe(c.row)
+		if c.h.signals != nil {
+			c.h.signals.observe(c.row)
+		}
 	}
 	c.h.meter.Record(c.row)
 	c.h.log.Debug("request", "request_id", c.r.Header.Get("X-Request-Id"), "operation", c.row.Operation, "status", c.row.Status, "end", c.row.End,

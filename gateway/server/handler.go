@@ -33,6 +33,7 @@ type handler struct {
 	keys      identifier
 	meter     recorder
 	metrics   *metrics
+	signals   *signals // nil in tests that tell nobody
 	log       hclog.Logger
 	maxBody   int64
 	anonymous bool

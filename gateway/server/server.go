@@ -18,6 +18,7 @@ import (
 	"github.com/heteroflow/heteroflow/gateway/discover"
 	"github.com/heteroflow/heteroflow/gateway/hold"
 	"github.com/heteroflow/heteroflow/gateway/meter"
+	"github.com/heteroflow/heteroflow/gateway/peers"
 	"github.com/heteroflow/heteroflow/gateway/probe"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
@@ -128,12 +129,13 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	name := store.NewID()
 	watcher := discover.NewWatcher(checked, c.Logger.Named("discover"))
 	table := route.NewTable(db, watcher, queues, clock.System(), c.Logger.Named("route"))
-	prober := probe.New(probed(table), cmp.Or(c.Probe, probe.Every), http.DefaultTransport.(*http.Transport).Clone(), clock.System()) //nolint:forcetypeassert // it is one
+	prober := probe.New(probed(table), cmp.Or(c.Probe, probe.Every), &http.Transport{DisableKeepAlives: true}, clock.System())
+	told := newSignals(name, table.Services, prober.Reading, db, clock.System(), c.Logger.Named("signals"))
 	numbers := newMetrics()
 	numbers.registry.MustRegister(&backends{services: table.Services, reading: prober.Reading, stale: checked.Stale})
 	usage := meter.New(db, c.openSpool(), clock.System(), c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
 	h := &handler{
-		table: table, relay: relay.New(name), rules: c.Rules, keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
+		table: table, signals: told, relay: relay.New(name), rules: c.Rules, keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
 		ready: func(context.Context) []string {
 			problems := []string{}
@@ -161,6 +163,10 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	following, followCtx := errgroup.WithContext(ctx)
 	following.Go(func() error { return watcher.Run(followCtx) })
 	following.Go(func() error { return table.Run(followCtx) })
+	following.Go(func() error { return told.Run(followCtx) })
+	if db.Engine() == "postgresql" { // an embedded database has one gateway
+		following.Go(func() error { return exchange(followCtx, name, db, table, c.Logger.Named("peers")) })
+	}
 	if c.Probe >= 0 {
 		following.Go(func() error { return prober.Run(followCtx) })
 	}
@@ -219,6 +225,22 @@ func probed(t *route.Table) func() []probe.Service {
 		}
 		return list
 	}
+}
+
+// exchange makes the gateway one with the others. It begins once services are known: what others told of the rest would
+// be lost.
+func exchange(ctx context.Context, name string, l peers.Ledger, t *route.Table, log hclog.Logger) error {
+	if !t.Await(ctx) {
+		return ctx.Err()
+	}
+	pools := func() map[string]*balance.Pool {
+		byName := map[string]*balance.Pool{}
+		for _, s := range t.Services() {
+			byName[s.Name] = s.Pool
+		}
+		return byName
+	}
+	return peers.New(name, l, pools, clock.System(), log).Run(ctx)
 }
 
 func (c Config) registry() (discover.Registry, error) {

@@ -3,11 +3,16 @@ package simulate
 import (
 	"container/heap"
 	"container/list"
+	"context"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/heteroflow/heteroflow/gateway/balance"
+	"github.com/heteroflow/heteroflow/gateway/peers"
+	"github.com/heteroflow/heteroflow/gateway/peers/peerstest"
 	"github.com/heteroflow/heteroflow/gateway/session"
 	"github.com/heteroflow/heteroflow/internal/clock"
 )
@@ -172,17 +177,17 @@ func run(requests []request, in setting) result {
 		s.after(in.kill, func() { s.die(backends, len(backends)/2) })
 	}
 	if in.lag > 0 && in.gateways > 1 {
-		marks := make([]uint64, in.gateways)
+		ledger := peerstest.NewMemory()
+		var all []*peers.Exchange
+		for i, p := range s.pools {
+			pools := map[string]*balance.Pool{"llm": p}
+			all = append(all, peers.New(fmt.Sprint("gateway ", i), ledger, func() map[string]*balance.Pool { return pools }, s.clock, hclog.NewNullLogger()))
+		}
 		var exchange func()
 		exchange = func() {
-			for i, p := range s.pools {
-				var c balance.Changes
-				c, marks[i] = p.Changes(marks[i])
-				for j, other := range s.pools {
-					if i != j {
-						other.MergeLoads(fmt.Sprint(i), c.Loads)
-						other.MergePins(c.Pins, 0)
-					}
+			for _, e := range all {
+				if err := e.Beat(context.Background()); err != nil {
+					panic(fmt.Sprintf("simulate: a ledger in memory fails: %v", err))
 				}
 			}
 			if left > 0 {
