@@ -7,6 +7,7 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/heteroflow/heteroflow/cmd/heteroflow/config"
+	"github.com/heteroflow/heteroflow/gateway/hold"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/server"
 	"github.com/heteroflow/heteroflow/internal/version"
@@ -95,7 +96,11 @@ calls without a key are served: that is for one machine only.`
 		if err != nil {
 			return err
 		}
-		headers, whole, firstToken, idle, keepalive, err := p.Relay.Durations()
+		times, err := p.Relay.Times()
+		if err != nil {
+			return err
+		}
+		wait, err := p.Hold.MaxWait()
 		if err != nil {
 			return err
 		}
@@ -105,7 +110,11 @@ calls without a key are served: that is for one machine only.`
 			Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
 			ConsulAddr: p.Consul.Address, ConsulToken: p.Consul.Token, Anonymous: p.Anonymous != "none", Logger: log,
 			Spool: cmp.Or(*spool, p.Spool, config.Spool), MaxBody: p.Relay.MaxBodyMB << 20,
-			Rules: relay.Rules{Headers: headers, Whole: whole, FirstToken: firstToken, Idle: idle, Keepalive: keepalive, Tries: p.Relay.Tries},
+			Rules: relay.Rules{Headers: times.Headers, Whole: times.Whole, FirstToken: times.FirstToken, Idle: times.Idle, Keepalive: times.Keepalive, Tries: p.Relay.Tries},
+			Hold: server.Hold{
+				WakeAddr: p.Hold.Wake, WakeToken: cmp.Or(p.Hold.Token, p.Nomad.Token),
+				Limits: hold.Limits{Requests: p.Hold.MaxRequests, Bytes: p.Hold.MaxMB << 20, Wait: wait},
+			},
 		})
 	}
 	return c

@@ -28,6 +28,7 @@ type Part struct {
 	Nomad       *Agent `hcl:"nomad,block"`
 	Consul      *Agent `hcl:"consul,block"`
 	Relay       *Relay `hcl:"relay,block"` // of the gateway
+	Hold        *Hold  `hcl:"hold,block"`  // of the gateway
 }
 
 // Relay says how long backends of the gateway may take, and how much a client may send. What is empty or 0 is the
@@ -42,8 +43,14 @@ type Relay struct {
 	MaxBodyMB  int64  `hcl:"max_body_mb,optional"`         // MiB of a request's body
 }
 
-// Durations gives the times in the order of the fields, 0 for those left out. An error names the argument.
-func (r *Relay) Durations() (headers, whole, firstToken, idle, keepalive time.Duration, err error) {
+// Times are the durations of a Relay, 0 for those left out; Keepalive is below 0 for none.
+type Times struct {
+	Headers, Whole, FirstToken, Idle, Keepalive time.Duration
+}
+
+// Times reads the durations and checks the rest. An error names the argument.
+func (r *Relay) Times() (Times, error) {
+	var t Times
 	var problems []error
 	read := func(name, text string, to *time.Duration, least time.Duration) {
 		if text == "" {
@@ -56,13 +63,13 @@ func (r *Relay) Durations() (headers, whole, firstToken, idle, keepalive time.Du
 		}
 		*to = d
 	}
-	read("headers_timeout", r.Headers, &headers, time.Millisecond)
-	read("whole_timeout", r.Whole, &whole, time.Millisecond)
-	read("first_token_timeout", r.FirstToken, &firstToken, time.Millisecond)
-	read("idle_timeout", r.Idle, &idle, time.Millisecond)
-	read("keepalive", r.Keepalive, &keepalive, 0)
-	if r.Keepalive != "" && keepalive == 0 {
-		keepalive = -1
+	read("headers_timeout", r.Headers, &t.Headers, time.Millisecond)
+	read("whole_timeout", r.Whole, &t.Whole, time.Millisecond)
+	read("first_token_timeout", r.FirstToken, &t.FirstToken, time.Millisecond)
+	read("idle_timeout", r.Idle, &t.Idle, time.Millisecond)
+	read("keepalive", r.Keepalive, &t.Keepalive, 0)
+	if r.Keepalive != "" && t.Keepalive == 0 {
+		t.Keepalive = -1
 	}
 	if r.Tries < 0 || r.Tries > 5 {
 		problems = append(problems, fmt.Errorf("tries %d: write 1 to 5", r.Tries))
@@ -70,7 +77,7 @@ func (r *Relay) Durations() (headers, whole, firstToken, idle, keepalive time.Du
 	if r.MaxBodyMB < 0 || r.MaxBodyMB > 4096 {
 		problems = append(problems, fmt.Errorf("max_body_mb %d: write 1 to 4096", r.MaxBodyMB))
 	}
-	return headers, whole, firstToken, idle, keepalive, errors.Join(problems...)
+	return t, errors.Join(problems...)
 }
 
 // Agent says where Nomad or Consul is; without an address there is no Consul. Certificates are named by Nomad's and
@@ -91,7 +98,7 @@ const (
 
 // New gives the defaults of a part that listens on addr.
 func New(addr string) *Part {
-	return &Part{Addr: addr, Anonymous: "none", LogLevel: "info", Nomad: &Agent{Address: NomadAddr}, Consul: &Agent{}, Relay: &Relay{}}
+	return &Part{Addr: addr, Anonymous: "none", LogLevel: "info", Nomad: &Agent{Address: NomadAddr}, Consul: &Agent{}, Relay: &Relay{}, Hold: &Hold{}}
 }
 
 // ReadFile reads a file over what is set. Unknown arguments and blocks are errors that name their place.
@@ -127,6 +134,9 @@ func (p *Part) overlay(from *Part) {
 	set(&p.Spool, from.Spool)
 	if from.Relay != nil {
 		p.Relay = from.Relay
+	}
+	if from.Hold != nil {
+		p.Hold = from.Hold
 	}
 	if from.Nomad != nil {
 		set(&p.Nomad.Address, from.Nomad.Address)
@@ -166,8 +176,11 @@ func (p *Part) Validate() error {
 	default:
 		problems = append(problems, fmt.Errorf("anonymous %q is no role: write none, viewer, member or admin", p.Anonymous))
 	}
-	_, _, _, _, _, err := p.Relay.Durations()
+	_, err := p.Relay.Times()
+	_, unheld := p.Hold.MaxWait()
+	problems = append(problems, unheld)
 	problems = append(problems, err)
+	p.Hold.Wake = withScheme(p.Hold.Wake)
 	p.Nomad.Address = withScheme(p.Nomad.Address)
 	p.Consul.Address = withScheme(p.Consul.Address)
 	return errors.Join(append(problems, checkLevel(p.LogLevel))...)

@@ -31,6 +31,11 @@ relay {
   idle_timeout = "2m"
   tries        = 1
 }
+hold {
+  wake   = "service:3333"
+  wait   = "2m"
+  max_mb = 8
+}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +48,7 @@ relay {
 		Addr: "127.0.0.1:1", DatabaseURL: "postgres://db/x", Anonymous: "viewer", LogLevel: "info", LogJSON: true,
 		Nomad: &Agent{Address: "https://nomad:4646", Token: "from-env"}, Consul: &Agent{Address: "http://consul:8500"},
 		Spool: "/var/spool/x", Relay: &Relay{Idle: "2m", Tries: 1},
+		Hold: &Hold{Wake: "http://service:3333", Wait: "2m", MaxMB: 8},
 	}
 	if diff := cmp.Diff(want, p); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -72,8 +78,9 @@ func TestPart_Validate(t *testing.T) {
 	p := New(GatewayAddr)
 	p.Anonymous, p.LogLevel = "root", "loud"
 	p.Relay = &Relay{Idle: "soon", Headers: "-1s", Keepalive: "0s", Tries: 9, MaxBodyMB: -1}
+	p.Hold = &Hold{Wait: "a while", MaxRequests: -1, MaxMB: 1 << 21}
 	err := p.Validate()
-	for _, want := range []string{"no database", `anonymous "root"`, `log_level "loud"`, `idle_timeout "soon"`, `headers_timeout "-1s"`, "tries 9", "max_body_mb -1"} {
+	for _, want := range []string{"no database", `anonymous "root"`, `log_level "loud"`, `idle_timeout "soon"`, `headers_timeout "-1s"`, "tries 9", "max_body_mb -1", `wait "a while"`, "max_requests -1", "max_mb 2097152"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
