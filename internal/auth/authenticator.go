@@ -42,6 +42,7 @@ const (
 type Identity struct {
 	Tenant    string // empty is not bound to a tenant: an operator, or a node
 	User      string // the key's name
+	Member    string // of the tenant, for whom the key acts
 	Role      string
 	Kind      string
 	KeyID     string
@@ -76,9 +77,10 @@ type Authenticator struct {
 }
 
 type cached struct {
-	key   store.Key
-	known bool
-	until time.Time
+	key     store.Key
+	known   bool
+	expires *time.Time // the text that was given; nil never
+	until   time.Time
 }
 
 // NewAuthenticator makes an Authenticator. A nil clock is the system's, a nil logger logs nothing.
@@ -106,16 +108,19 @@ func (a *Authenticator) Identify(ctx context.Context, token string) (Identity, e
 	if err != nil {
 		return Identity{}, fmt.Errorf("look up key: %w", err)
 	}
-	key := found.key
-	if !found.known || subtle.ConstantTimeCompare([]byte(key.Kind), []byte(kind)) != 1 {
+	if !found.known || subtle.ConstantTimeCompare([]byte(found.key.Kind), []byte(kind)) != 1 {
 		return Identity{}, ErrBadCredentials
 	}
-	if key.ExpiresAt != nil && !a.clock.Now().Before(*key.ExpiresAt) {
+	if found.expires != nil && !a.clock.Now().Before(*found.expires) {
 		return Identity{}, ErrExpired
 	}
+	return identityOf(found.key), nil
+}
+
+func identityOf(key store.Key) Identity {
 	return Identity{
-		Tenant: key.Tenant, User: key.Name, Role: key.Role, Kind: key.Kind, KeyID: key.ID, Endpoints: key.Endpoints,
-	}, nil
+		Tenant: key.Tenant, User: key.Name, Member: key.Member, Role: key.Role, Kind: key.Kind, KeyID: key.ID, Endpoints: key.Endpoints,
+	}
 }
 
 // find answers from the cache, or asks the store once for all who ask at the same time.
@@ -148,7 +153,8 @@ func (a *Authenticator) lookup(ctx context.Context, hash string) (cached, error)
 	case err != nil:
 		return cached{}, err
 	default:
-		c.key, c.known = key, subtle.ConstantTimeCompare([]byte(key.Hash), []byte(hash)) == 1
+		c.key = key
+		c.expires, c.known = key.Opens(hash)
 	}
 	a.remember(hash, c)
 	if c.known {

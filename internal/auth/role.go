@@ -26,6 +26,8 @@ const (
 	EndpointKeys = "endpoint_keys" // keys of kind endpoint
 	Endpoints    = "endpoints"
 	Usage        = "usage"
+	Limits       = "limits" // of keys, members and tenants
+	Audit        = "audit"  // who changed what
 	Models       = "models"
 	Settings     = "settings"
 )
@@ -41,12 +43,12 @@ var rights = map[string]map[string][]string{
 		Use:   {anything},
 	},
 	RoleMember: {
-		Read:  {Jobs, Pools, Nodes, EndpointKeys, Endpoints, Usage, Models},
+		Read:  {Jobs, Pools, Nodes, EndpointKeys, Endpoints, Usage, Limits, Models},
 		Write: {Jobs, EndpointKeys, Endpoints},
 		Use:   {Models},
 	},
 	RoleViewer: {
-		Read: {Jobs, Pools, Nodes, Endpoints, Usage, Models},
+		Read: {Jobs, Pools, Nodes, Endpoints, Usage, Limits, Models},
 	},
 	RoleNode: {
 		Read:  {Intents},
@@ -74,7 +76,7 @@ func Can(role, verb, object string) bool {
 
 var known = map[string]bool{
 	Jobs: true, Pools: true, Nodes: true, Intents: true, Keys: true, EndpointKeys: true,
-	Endpoints: true, Usage: true, Models: true, Settings: true,
+	Endpoints: true, Usage: true, Limits: true, Audit: true, Models: true, Settings: true,
 }
 
 // Can reports whether the caller may do verb to object. One who is bound to a tenant changes nothing that belongs

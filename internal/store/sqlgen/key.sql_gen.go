@@ -10,37 +10,36 @@ import (
 	"database/sql"
 )
 
-const deleteKey = `-- name: DeleteKey :execrows
-DELETE FROM api_keys WHERE id = $1
+const getKey = `-- name: GetKey :one
+SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at, member, prior_hash, prior_until, revoked_at, revision FROM api_keys WHERE id = $1 AND revoked_at IS NULL
 `
 
-func (q *Queries) DeleteKey(ctx context.Context, id string) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteKey, id)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
-const deleteKeyOfTenant = `-- name: DeleteKeyOfTenant :execrows
-DELETE FROM api_keys WHERE tenant = $1 AND id = $2
-`
-
-type DeleteKeyOfTenantParams struct {
-	Tenant string
-	ID     string
-}
-
-func (q *Queries) DeleteKeyOfTenant(ctx context.Context, arg DeleteKeyOfTenantParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteKeyOfTenant, arg.Tenant, arg.ID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
+func (q *Queries) GetKey(ctx context.Context, id string) (ApiKey, error) {
+	row := q.db.QueryRowContext(ctx, getKey, id)
+	var i ApiKey
+	err := row.Scan(
+		&i.ID,
+		&i.Kind,
+		&i.Name,
+		&i.Tenant,
+		&i.Role,
+		&i.Prefix,
+		&i.Hash,
+		&i.Endpoints,
+		&i.CreatedAt,
+		&i.ExpiresAt,
+		&i.LastUsedAt,
+		&i.Member,
+		&i.PriorHash,
+		&i.PriorUntil,
+		&i.RevokedAt,
+		&i.Revision,
+	)
+	return i, err
 }
 
 const getKeyByHash = `-- name: GetKeyByHash :one
-SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at FROM api_keys WHERE hash = $1
+SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at, member, prior_hash, prior_until, revoked_at, revision FROM api_keys WHERE (hash = $1 OR prior_hash = $1) AND revoked_at IS NULL
 `
 
 func (q *Queries) GetKeyByHash(ctx context.Context, hash string) (ApiKey, error) {
@@ -58,13 +57,18 @@ func (q *Queries) GetKeyByHash(ctx context.Context, hash string) (ApiKey, error)
 		&i.CreatedAt,
 		&i.ExpiresAt,
 		&i.LastUsedAt,
+		&i.Member,
+		&i.PriorHash,
+		&i.PriorUntil,
+		&i.RevokedAt,
+		&i.Revision,
 	)
 	return i, err
 }
 
 const insertKey = `-- name: InsertKey :execrows
-INSERT INTO api_keys (id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+INSERT INTO api_keys (id, kind, name, tenant, member, role, prefix, hash, endpoints, created_at, expires_at, last_used_at, revision)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ON CONFLICT DO NOTHING
 `
 
@@ -73,6 +77,7 @@ type InsertKeyParams struct {
 	Kind       string
 	Name       string
 	Tenant     string
+	Member     string
 	Role       string
 	Prefix     string
 	Hash       string
@@ -80,6 +85,7 @@ type InsertKeyParams struct {
 	CreatedAt  int64
 	ExpiresAt  sql.NullInt64
 	LastUsedAt sql.NullInt64
+	Revision   int64
 }
 
 func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) (int64, error) {
@@ -88,6 +94,7 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) (int64, er
 		arg.Kind,
 		arg.Name,
 		arg.Tenant,
+		arg.Member,
 		arg.Role,
 		arg.Prefix,
 		arg.Hash,
@@ -95,6 +102,7 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) (int64, er
 		arg.CreatedAt,
 		arg.ExpiresAt,
 		arg.LastUsedAt,
+		arg.Revision,
 	)
 	if err != nil {
 		return 0, err
@@ -102,9 +110,62 @@ func (q *Queries) InsertKey(ctx context.Context, arg InsertKeyParams) (int64, er
 	return result.RowsAffected()
 }
 
+const listKeyChanges = `-- name: ListKeyChanges :many
+SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at, member, prior_hash, prior_until, revoked_at, revision FROM api_keys
+WHERE revision >= $1 AND (revision > $1 OR id > $2)
+ORDER BY revision, id
+LIMIT $3
+`
+
+type ListKeyChangesParams struct {
+	AfterRevision int64
+	AfterID       string
+	MaxRows       int32
+}
+
+func (q *Queries) ListKeyChanges(ctx context.Context, arg ListKeyChangesParams) ([]ApiKey, error) {
+	rows, err := q.db.QueryContext(ctx, listKeyChanges, arg.AfterRevision, arg.AfterID, arg.MaxRows)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ApiKey
+	for rows.Next() {
+		var i ApiKey
+		if err := rows.Scan(
+			&i.ID,
+			&i.Kind,
+			&i.Name,
+			&i.Tenant,
+			&i.Role,
+			&i.Prefix,
+			&i.Hash,
+			&i.Endpoints,
+			&i.CreatedAt,
+			&i.ExpiresAt,
+			&i.LastUsedAt,
+			&i.Member,
+			&i.PriorHash,
+			&i.PriorUntil,
+			&i.RevokedAt,
+			&i.Revision,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listKeys = `-- name: ListKeys :many
-SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at FROM api_keys
-WHERE created_at >= $1 AND (created_at > $1 OR id > $2)
+SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at, member, prior_hash, prior_until, revoked_at, revision FROM api_keys
+WHERE revoked_at IS NULL AND created_at >= $1 AND (created_at > $1 OR id > $2)
 ORDER BY created_at, id
 LIMIT $3
 `
@@ -136,6 +197,11 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ApiKey, e
 			&i.CreatedAt,
 			&i.ExpiresAt,
 			&i.LastUsedAt,
+			&i.Member,
+			&i.PriorHash,
+			&i.PriorUntil,
+			&i.RevokedAt,
+			&i.Revision,
 		); err != nil {
 			return nil, err
 		}
@@ -151,8 +217,8 @@ func (q *Queries) ListKeys(ctx context.Context, arg ListKeysParams) ([]ApiKey, e
 }
 
 const listKeysOfTenant = `-- name: ListKeysOfTenant :many
-SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at FROM api_keys
-WHERE tenant = $1 AND created_at >= $2 AND (created_at > $2 OR id > $3)
+SELECT id, kind, name, tenant, role, prefix, hash, endpoints, created_at, expires_at, last_used_at, member, prior_hash, prior_until, revoked_at, revision FROM api_keys
+WHERE revoked_at IS NULL AND tenant = $1 AND created_at >= $2 AND (created_at > $2 OR id > $3)
 ORDER BY created_at, id
 LIMIT $4
 `
@@ -190,6 +256,11 @@ func (q *Queries) ListKeysOfTenant(ctx context.Context, arg ListKeysOfTenantPara
 			&i.CreatedAt,
 			&i.ExpiresAt,
 			&i.LastUsedAt,
+			&i.Member,
+			&i.PriorHash,
+			&i.PriorUntil,
+			&i.RevokedAt,
+			&i.Revision,
 		); err != nil {
 			return nil, err
 		}
@@ -202,6 +273,72 @@ func (q *Queries) ListKeysOfTenant(ctx context.Context, arg ListKeysOfTenantPara
 		return nil, err
 	}
 	return items, nil
+}
+
+const retireKey = `-- name: RetireKey :execrows
+UPDATE api_keys SET prior_hash = NULL, prior_until = NULL, revision = $1
+WHERE id = $2 AND prior_hash IS NOT NULL AND revoked_at IS NULL
+`
+
+type RetireKeyParams struct {
+	Revision int64
+	ID       string
+}
+
+func (q *Queries) RetireKey(ctx context.Context, arg RetireKeyParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, retireKey, arg.Revision, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const revokeKey = `-- name: RevokeKey :execrows
+UPDATE api_keys SET revoked_at = $1, revision = $2
+WHERE id = $3 AND revoked_at IS NULL
+`
+
+type RevokeKeyParams struct {
+	RevokedAt sql.NullInt64
+	Revision  int64
+	ID        string
+}
+
+func (q *Queries) RevokeKey(ctx context.Context, arg RevokeKeyParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, revokeKey, arg.RevokedAt, arg.Revision, arg.ID)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
+const rotateKey = `-- name: RotateKey :execrows
+UPDATE api_keys SET prior_hash = hash, prior_until = $1, hash = $2, prefix = $3, revision = $4
+WHERE id = $5 AND hash = $6 AND revoked_at IS NULL
+`
+
+type RotateKeyParams struct {
+	PriorUntil sql.NullInt64
+	Hash       string
+	Prefix     string
+	Revision   int64
+	ID         string
+	OldHash    string
+}
+
+func (q *Queries) RotateKey(ctx context.Context, arg RotateKeyParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, rotateKey,
+		arg.PriorUntil,
+		arg.Hash,
+		arg.Prefix,
+		arg.Revision,
+		arg.ID,
+		arg.OldHash,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
 }
 
 const touchKey = `-- name: TouchKey :execrows

@@ -8,6 +8,14 @@ import (
 	"database/sql"
 )
 
+type Allowance struct {
+	LimitID     string
+	Month       int64
+	MonthTokens int64
+	MonthNanos  int64
+	State       string
+}
+
 type ApiKey struct {
 	ID         string
 	Kind       string
@@ -20,6 +28,22 @@ type ApiKey struct {
 	CreatedAt  int64
 	ExpiresAt  sql.NullInt64
 	LastUsedAt sql.NullInt64
+	Member     string
+	PriorHash  sql.NullString
+	PriorUntil sql.NullInt64
+	RevokedAt  sql.NullInt64
+	Revision   int64
+}
+
+type AuditEvent struct {
+	ID       string
+	At       int64
+	Tenant   string
+	Actor    string
+	ActorKey string
+	Action   string
+	Object   string
+	Detail   string
 }
 
 type Claim struct {
@@ -116,6 +140,21 @@ type Job struct {
 	Version    int64
 }
 
+type Limit struct {
+	ID             string
+	Tenant         string
+	Scope          string
+	Subject        string
+	Model          string
+	RequestsMinute sql.NullInt64
+	TokensMinute   sql.NullInt64
+	Concurrency    sql.NullInt64
+	TokensMonth    sql.NullInt64
+	NanosMonth     sql.NullInt64
+	CreatedAt      int64
+	UpdatedAt      int64
+}
+
 type Pool struct {
 	NodeID    string
 	GroupName string
@@ -123,6 +162,15 @@ type Pool struct {
 	UnitMib   int64
 	Taken     int64
 	Present   bool
+}
+
+type Price struct {
+	Model           string
+	PromptNanos     int64
+	CachedNanos     int64
+	CompletionNanos int64
+	RequestNanos    int64
+	UpdatedAt       int64
 }
 
 type Reservation struct {
@@ -134,6 +182,11 @@ type Reservation struct {
 	CreatedAt int64
 	ExpiresAt int64
 	Version   int64
+}
+
+type Revision struct {
+	Name  string
+	Value int64
 }
 
 type ServiceSignal struct {

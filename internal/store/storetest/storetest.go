@@ -71,6 +71,10 @@ func Run(t *testing.T, open Open) {
 		"Endpoints":    testEndpoints,
 		"Signals":      testSignals,
 		"Usage":        testUsage,
+		"Limits":       testLimits,
+		"Allowances":   testAllowances,
+		"Prices":       testPrices,
+		"KeyChanges":   testKeyChanges,
 		"Text":         testText,
 	} {
 		t.Run(name, func(t *testing.T) {
