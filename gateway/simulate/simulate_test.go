@@ -185,9 +185,11 @@ func run(requests []request, in setting) result {
 		}
 		var exchange func()
 		exchange = func() {
-			for _, e := range all {
-				if err := e.Beat(context.Background()); err != nil {
-					panic(fmt.Sprintf("simulate: a ledger in memory fails: %v", err))
+			for range 2 { // the first one of them hears what the last one tells only at its next beat
+				for _, e := range all {
+					if err := e.Beat(context.Background()); err != nil {
+						panic(fmt.Sprintf("simulate: a ledger in memory fails: %v", err))
+					}
 				}
 			}
 			if left > 0 {
