@@ -102,13 +102,9 @@ func (m *Memory) GatewayPins(_ context.Context, gateway string, after int64, mos
 		return nil, err
 	}
 	defer unlock()
-	var list []store.GatewayPins
-	for _, p := range m.pins[gateway] {
-		if p.Number > after && len(list) < most {
-			list = append(list, p)
-		}
-	}
-	return list, nil
+	rows := m.pins[gateway]
+	from, _ := slices.BinarySearchFunc(rows, after+1, func(p store.GatewayPins, number int64) int { return cmp.Compare(p.Number, number) })
+	return slices.Clone(rows[from:min(len(rows), from+most)]), nil
 }
 
 // ForgetGateway is the store's.
