@@ -206,6 +206,7 @@ client {
   cpu_total_compute = 16000
   memory_total_mb   = 32768
   network_interface = "lo"
+  %s
   options = {
     # Probes of clouds that are not there cost seconds.
     "fingerprint.denylist" = "env_aws,env_gce,env_azure,env_digitalocean"
@@ -217,7 +218,14 @@ plugin "raw_exec" {
   }
 }
 %s
-`, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), ports[6], ports[7], ports[3], c.nomadConsul())
+`, filepath.Join(c.Dir, "agent"), filepath.Join(c.Dir, "plugins"), ports[6], ports[7], ports[3], c.bridgeConfig(), c.nomadConsul())
+}
+
+func (c *Cluster) bridgeConfig() string {
+	if c.CNI == "" {
+		return ""
+	}
+	return fmt.Sprintf("cni_path = %q\n  bridge_network_name = %q", c.CNI, c.Bridge)
 }
 
 func (c *Cluster) agentConfig() string { return filepath.Join(c.Dir, "agent.hcl") }

@@ -38,6 +38,8 @@ type Options struct {
 	Runtimes string   // lines of the driver's docker block
 	Enter    []string // a command that runs the agent elsewhere, such as in a mount namespace of its own
 	Period   string   // of the fingerprint; a second when empty
+	CNI      string   // folder of CNI plugins, for groups with a network of their own; empty for Nomad's default
+	Bridge   string   // the bridge to which Nomad connects those; empty for Nomad's default
 	Anyone   bool     // calls without a key have the admin role; otherwise every call needs one
 }
 

@@ -25,13 +25,14 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("write a command: env, hold, own, serve, train or exit")
+		return fmt.Errorf("write a command: env, hold, own, serve, ask, train or exit")
 	}
 	flags := flag.NewFlagSet("probe", flag.ContinueOnError)
 	steps := flags.Int("steps", 3, "train: lines to print")
 	every := flags.Duration("every", 10*time.Millisecond, "train: pause between lines")
 	code := flags.Int("code", 1, "exit: status")
 	after := flags.String("after", "", "exit: not before this file is there")
+	from := flags.String("from", "", "ask: URL")
 	claims := flags.String("claims", "", "own: folder in which tasks claim what they were given")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
@@ -60,6 +61,17 @@ func run(args []string) error {
 		return http.ListenAndServe(":"+os.Getenv("NOMAD_PORT_http"), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			json.NewEncoder(w).Encode(environment()) //nolint:errcheck // the client left
 		}))
+	case "ask": // ask until there is an answer, say so, and stay until told to stop
+		for {
+			if answer, err := http.Get(*from); err == nil {
+				answer.Body.Close()
+				fmt.Println("answered with", answer.Status)
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		fmt.Println("stopped by", <-stop)
+		return nil
 	case "train":
 		for i := range *steps {
 			fmt.Printf("step %d of %d\n", i+1, *steps)
