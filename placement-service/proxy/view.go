@@ -38,6 +38,9 @@ func (p *Proxy) modify(resp *http.Response) error {
 		return p.notRead(err)
 	}
 	_, suffix, isJob := splitJob(r.URL)
+	if isJob && suffix == "" && resp.StatusCode == http.StatusOK && submit.Evicted(*found) {
+		return p.showEvicted(resp, *found)
+	}
 	if resp.StatusCode != http.StatusNotFound && (!isJob || suffix != "/evaluations" || resp.StatusCode != http.StatusOK) {
 		return nil
 	}
@@ -156,11 +159,20 @@ func (p *Proxy) addJobs(resp *http.Response) error {
 		setBody(resp, body)
 		return nil // whatever it is, it is Nomad's
 	}
+	evicted := map[watch.JobKey]store.Job{}
+	for _, job := range held {
+		if submit.Evicted(job) {
+			evicted[watch.JobKey{Namespace: job.Namespace, ID: job.ID}] = job
+		}
+	}
 	have := map[watch.JobKey]bool{}
 	kept := make([]submit.Tree, 0, len(list)+len(held))
 	for _, stub := range list {
 		key := keyOfStub(stub, p.namespace(r, nil))
 		have[key] = true
+		if job, ok := evicted[key]; ok {
+			stub = overNomad(stubView(job), stub)
+		}
 		kept = append(kept, stub)
 	}
 	for _, job := range held {

@@ -37,6 +37,8 @@ type Submitter interface {
 	Adopt(context.Context, watch.JobKey) error
 	Removed(context.Context, watch.JobKey) error
 	Signature(store.Job) (string, error)
+	// Evict goes on with making room.
+	Evict(context.Context) error
 }
 
 // Jobs is where jobs are kept.

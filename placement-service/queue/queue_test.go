@@ -51,6 +51,8 @@ func (f *fake) Adopt(_ context.Context, key watch.JobKey) error {
 	return nil
 }
 
+func (f *fake) Evict(context.Context) error { return nil }
+
 func (f *fake) Removed(context.Context, watch.JobKey) error { return nil }
 
 func (f *fake) Signature(j store.Job) (string, error) { return string(j.Spec), nil }

@@ -32,6 +32,11 @@ func (s *server) ExplainJob(ctx context.Context, r api.ExplainJobRequestObject) 
 	if !asks {
 		out.Now.Outcome, out.Now.Reason = "passed", ref("the job has no accelerator block: Nomad places it alone")
 	}
+	if asks && out.Now.Outcome == "waiting" {
+		if err := s.addPreemption(ctx, job, &out.Now); err != nil {
+			return nil, err
+		}
+	}
 	past, err := s.Store.Decisions(ctx, job.Namespace, job.ID, historyLimit)
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/flight"
+	"github.com/heteroflow/heteroflow/placement-service/submit"
 )
 
 // Config is what the service is started with.
@@ -29,9 +30,10 @@ type Config struct {
 	NomadToken  string // the service's own; empty takes NOMAD_TOKEN
 	ConsulAddr  string // empty: there is no Consul
 	ConsulToken string
-	Anonymous   string    // role of requests without credentials; none when empty
-	Stderr      io.Writer // where the first admin key is printed, once; os.Stderr when nil
-	RecordDir   string    // folder in which decisions are kept, readable by flight.Files; none when empty
+	Anonymous   string            // role of requests without credentials; none when empty
+	Stderr      io.Writer         // where the first admin key is printed, once; os.Stderr when nil
+	Preemption  submit.Preemption // who is evicted for whom; nobody with the zero value
+	RecordDir   string            // folder in which decisions are kept, readable by flight.Files; none when empty
 	// FirstKey takes the first admin key, once, in the place of Stderr.
 	FirstKey func(plaintext string) error
 	Listener net.Listener

@@ -8,6 +8,7 @@ type metrics struct {
 	conflicts prometheus.Counter
 	submitted *prometheus.CounterVec
 	faults    *prometheus.CounterVec
+	evictions *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -28,10 +29,13 @@ func newMetrics() *metrics {
 		faults: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "heteroflow_plugin_faults_total", Help: "Decisions in which a placement plugin panicked.",
 		}, []string{"plugin"}),
+		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "heteroflow_evictions_total", Help: "Evictions that are over, by how they ended.",
+		}, []string{"state"}),
 	}
 }
 
 // Collectors are the metrics of the submitter.
 func (s *Submitter) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{s.metrics.decision, s.metrics.decisions, s.metrics.conflicts, s.metrics.submitted, s.metrics.faults}
+	return []prometheus.Collector{s.metrics.decision, s.metrics.decisions, s.metrics.conflicts, s.metrics.submitted, s.metrics.faults, s.metrics.evictions}
 }

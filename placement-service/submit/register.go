@@ -86,6 +86,9 @@ func (s *Submitter) register(ctx context.Context, caller Caller, key watch.JobKe
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	found := placed{job: sub.clean}
+	if sub.reading.Asks() && isPreempting(sub.prev) {
+		return s.hold(ctx, sub, row, beingEvicted(sub.prev))
+	}
 	if sub.reading.Asks() {
 		p := sub.placing(row, older)
 		p.row = &row

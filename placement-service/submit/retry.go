@@ -28,6 +28,9 @@ func (s *Submitter) Retry(ctx context.Context, key watch.JobKey) (done bool, err
 	if isStopping(row) {
 		return s.stopNow(ctx, row)
 	}
+	if isPreempting(row) {
+		return false, nil // whoever evicts it puts it back
+	}
 	sub, err := s.stored(row)
 	if err != nil {
 		return true, err
@@ -82,7 +85,11 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 		}
 		return err == nil && !result.Waiting, err
 	}
-	refusal := refusalOf(found)
+	row, refusal, err := s.makeRoom(ctx, sub, row, refusalOf(found))
+	if err != nil {
+		return false, err
+	}
+	refusal = preemptedReason(row, refusal)
 	if row.Reason != refusal.Sentence {
 		row.ReasonCode, row.Reason = string(refusal.Code), refusal.Sentence
 		if _, err := s.put(ctx, row); err != nil {

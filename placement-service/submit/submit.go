@@ -61,6 +61,10 @@ type Config struct {
 	Record func(flight.Entry)
 	// Expect is told which evaluation will bring a job's allocations.
 	Expect func(job watch.JobKey, evalID string)
+	// Preemption is when others are evicted for a job that waits.
+	Preemption Preemption
+	// Signals tells tasks that are going to be evicted to save their work; nil tells nobody.
+	Signals Signaller
 	// Wake is told that the queue has something to do.
 	Wake func()
 	// WakeAt is told when the queue will have something to do although nothing happens until then.
@@ -75,6 +79,7 @@ type Submitter struct {
 	switches *switchBook
 	metrics  *metrics
 	locks    jobLocks
+	plans    planBook
 	// afterwards is what is still to be written for jobs that were answered.
 	afterwards sync.WaitGroup
 }

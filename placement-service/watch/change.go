@@ -241,7 +241,7 @@ func (w *World) heard(now time.Time) (found bool) {
 func allocOf(a *api.Allocation) *Alloc {
 	out := &Alloc{
 		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
-		Client: a.ClientStatus, Desired: a.DesiredStatus, modify: a.ModifyIndex,
+		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), modify: a.ModifyIndex,
 	}
 	out.take(a.AllocatedResources)
 	return out
@@ -251,10 +251,21 @@ func allocOf(a *api.Allocation) *Alloc {
 func allocOfStub(a *api.AllocationListStub) *Alloc {
 	out := &Alloc{
 		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
-		Client: a.ClientStatus, Desired: a.DesiredStatus, modify: a.ModifyIndex,
+		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), modify: a.ModifyIndex,
 	}
 	out.take(a.AllocatedResources)
 	return out
+}
+
+// startOf is when the first task of an allocation started.
+func startOf(tasks map[string]*api.TaskState) time.Time {
+	var first time.Time
+	for _, t := range tasks {
+		if t != nil && !t.StartedAt.IsZero() && (first.IsZero() || t.StartedAt.Before(first)) {
+			first = t.StartedAt
+		}
+	}
+	return first
 }
 
 func (a *Alloc) take(r *api.AllocatedResources) {

@@ -29,8 +29,9 @@ type Alloc struct {
 	Job       JobKey
 	Group     string // task group
 	NodeID    string
-	Client    string // client status
-	Desired   string // desired status
+	Client    string    // client status
+	Desired   string    // desired status
+	Started   time.Time // of its first task; zero when none runs yet
 	CPUMHz    int
 	MemoryMiB int
 	DiskMiB   int

@@ -70,6 +70,10 @@ error, once. Tokens and certificates for Nomad and Consul are taken from their o
 		}
 		log := p.Logger("heteroflow", env.Stderr)
 		log.Info("placement service starts", "version", version.Version, "addr", p.Addr, "nomad", p.Nomad.Address)
+		rules, err := p.Preemption.Rules()
+		if err != nil {
+			return err
+		}
 		role := p.Anonymous
 		if role == "none" {
 			role = ""
@@ -77,7 +81,7 @@ error, once. Tokens and certificates for Nomad and Consul are taken from their o
 		return placement.Run(ctx, placement.Config{
 			Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
 			ConsulAddr: p.Consul.Address, ConsulToken: p.Consul.Token, Anonymous: role, Stderr: env.Stderr, Log: log,
-			RecordDir: cmp.Or(*record, p.Record),
+			RecordDir: cmp.Or(*record, p.Record), Preemption: rules,
 		})
 	}
 	return c

@@ -29,6 +29,8 @@ type Part struct {
 	Consul      *Agent `hcl:"consul,block"`
 	Relay       *Relay `hcl:"relay,block"` // of the gateway
 	Hold        *Hold  `hcl:"hold,block"`  // of the gateway
+	// Preemption is of the placement service; nil evicts nothing.
+	Preemption *Preemption `hcl:"preemption,block"`
 }
 
 // Relay says how long backends of the gateway may take, and how much a client may send. What is empty or 0 is the
@@ -135,6 +137,9 @@ func (p *Part) overlay(from *Part) {
 	if from.Relay != nil {
 		p.Relay = from.Relay
 	}
+	if from.Preemption != nil {
+		p.Preemption = from.Preemption
+	}
 	if from.Hold != nil {
 		p.Hold = from.Hold
 	}
@@ -179,7 +184,8 @@ func (p *Part) Validate() error {
 	_, err := p.Relay.Times()
 	_, unheld := p.Hold.MaxWait()
 	problems = append(problems, unheld)
-	problems = append(problems, err)
+	_, wrong := p.Preemption.Rules()
+	problems = append(problems, err, wrong)
 	p.Hold.Wake = withScheme(p.Hold.Wake)
 	p.Nomad.Address = withScheme(p.Nomad.Address)
 	p.Consul.Address = withScheme(p.Consul.Address)

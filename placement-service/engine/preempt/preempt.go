@@ -22,7 +22,8 @@ type Policy struct {
 	// Budget is how many cards one tenant may lose to evictions within the window that Question.Lost is about; 0 is no
 	// limit. Shares count by their part of the card.
 	Budget float64
-	// Excess is how many cards may be evicted for each card that is asked for; 0 is no limit.
+	// Excess is how many cards may be evicted for each card that is asked for, a part of one counting as one; 0 is no
+	// limit.
 	Excess float64
 }
 

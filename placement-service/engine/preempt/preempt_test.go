@@ -84,6 +84,14 @@ func TestFind_Scenarios(t *testing.T) {
 			running: []Allocation{take("a", "n1", gpu, 4, 10)}, request: asks(50, 1, one), change: func(q *Question) { q.Policy.Excess = 1.1 },
 			code: CodeExcess, says: "takes 4 cards from a for the 1 card asked for, more than 1.1 for each",
 		},
+		"a part of a card may take a whole one": {
+			running: []Allocation{take("a", "n1", gpu, 4, 10), take("b", "n2", vgpu, 80, 10)},
+			nodes: func(w *world) {
+				w.node("n1", 64000, whole("A100", 4))
+				w.node("n2", 64000, shared("c0", 80))
+			},
+			request: asks(50, 1, accel.Ask{Count: 1, MemoryMiB: 20 << 10}), change: func(q *Question) { q.Policy.Excess = 1.1 }, want: []string{"b"},
+		},
 		"no more than the tenant may lose": {
 			running: []Allocation{
 				take("a", "n1", gpu, 2, 10, func(a *Allocation) { a.Tenant = "poor" }), take("b", "n1", gpu, 2, 20, func(a *Allocation) { a.Tenant = "rich" }),

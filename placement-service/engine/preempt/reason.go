@@ -2,13 +2,14 @@ package preempt
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 )
 
 // explain fills in the words of a plan, and refuses one that is out of proportion.
 func (s *search) explain(p *Plan) {
-	if p.Refusal == nil && s.q.Policy.Excess > 0 && p.Cards > p.Asked*s.q.Policy.Excess+0.005 {
+	if p.Refusal == nil && s.q.Policy.Excess > 0 && p.Cards > math.Ceil(p.Asked)*s.q.Policy.Excess+1e-9 {
 		p.Refusal = &Refusal{Code: CodeExcess, Sentence: fmt.Sprintf(
 			"the smallest eviction that makes room takes %s from %s for the %s asked for, more than %s for each: ask for more of it, or raise max_excess",
 			cardsOf(p.Cards), few(p.Jobs), cardsOf(p.Asked), number(s.q.Policy.Excess))}
