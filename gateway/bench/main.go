@@ -30,6 +30,7 @@ type options struct {
 	only    string
 	targets string
 	profile string
+	nice    int
 	serve   string
 }
 
@@ -40,6 +41,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "`rows` to run, with commas between; all when left out: "+strings.Join(rowNames(), ", "))
 	flag.StringVar(&o.targets, "targets", "", "`targets` to measure, with commas between; all when left out")
 	flag.StringVar(&o.profile, "profile", "", "`path` to which the gateway's profiles are written, as .cpu and .allocs; it then runs inside of this program")
+	flag.IntVar(&o.nice, "nice", 0, "`priority` of all that is started, -20 to 19: below 0 where other work runs beside it")
 	flag.StringVar(&o.serve, "serve", "", "what a process that this program starts does")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -87,7 +89,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two cores are needed: one for what is measured, one for what measures it")
 	}
-	if err := pin(quietCore); err != nil {
+	if err := pin(quietCore, o.nice); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "gateway-bench-")

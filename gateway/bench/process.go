@@ -25,11 +25,14 @@ const (
 	measuredCore = 1
 )
 
-// pin moves this process, and what it will start, to one core.
-func pin(core int) error {
+// pin moves this process, and what it will start, to one core, and gives them a priority.
+func pin(core, nice int) error {
 	set := unix.CPUSet{}
 	set.Set(core)
 	runtime.GOMAXPROCS(1)
+	if nice != 0 { // a priority counts only among what was started together, which as a whole has one of its own
+		os.WriteFile("/proc/self/autogroup", []byte(strconv.Itoa(nice)), 0) //nolint:errcheck // systems without groups need none
+	}
 	tasks, err := filepath.Glob("/proc/self/task/*")
 	if err != nil {
 		return err
@@ -41,6 +44,9 @@ func pin(core int) error {
 		}
 		if err := unix.SchedSetaffinity(id, &set); err != nil && !errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("pin to core %d: %w", core, err)
+		}
+		if err := unix.Setpriority(unix.PRIO_PROCESS, id, nice); nice != 0 && err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("set the priority to %d: %w", nice, err)
 		}
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"os"
+	"runtime"
 	"runtime/pprof"
 	"sync/atomic"
 	"time"
@@ -24,9 +25,6 @@ import (
 func serve(ctx context.Context, what string, args []string) error {
 	switch what {
 	case "engine":
-		if err := pin(quietCore); err != nil {
-			return err
-		}
 		return serveEngine(ctx, args)
 	case "httputil":
 		return serveHTTPUtil(ctx, args[0], args[1:])
@@ -79,10 +77,32 @@ func serveProfiled(ctx context.Context, args []string) error {
 		return err
 	}
 	defer heap.Close()
+	runtime.MemProfileRate = 4 << 10
 	if err := pprof.StartCPUProfile(cpu); err != nil {
 		return err
 	}
+	go heapAtMost(ctx, profile+".heap")
 	err = server.Run(ctx, server.Config{Addr: addr, DatabaseURL: database, ConsulAddr: consul, Spool: spool, Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Warn})})
 	pprof.StopCPUProfile()
 	return errors.Join(err, pprof.Lookup("allocs").WriteTo(heap, 0))
+}
+
+// heapAtMost writes what holds memory whenever more goroutines run than ever before.
+func heapAtMost(ctx context.Context, path string) {
+	most := 100
+	for ctx.Err() == nil {
+		time.Sleep(500 * time.Millisecond)
+		if n := runtime.NumGoroutine(); n > most {
+			most = n
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			if f, err := os.Create(path); err == nil {
+				pprof.Lookup("heap").WriteTo(f, 0) //nolint:errcheck // a profile that is missing is seen
+				f.Close()
+			}
+			text := fmt.Sprintf("%d goroutines, heap %d KB in use, stacks %d KB, system %d KB\n", n, m.HeapAlloc>>10, m.StackInuse>>10, m.Sys>>10)
+			os.WriteFile(path+".txt", []byte(text), 0o600) //nolint:errcheck // see above
+		}
+	}
 }

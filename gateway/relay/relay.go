@@ -180,18 +180,18 @@ var (
 )
 
 // Exchange answers the client by a backend of the pool. It always writes a response unless the client has left.
-func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, c Call) Outcome {
+func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, call *Call) Outcome {
+	x := &exchange{relay: r, w: w, flusher: http.NewResponseController(w), in: in, call: *call, began: time.Now()}
+	c := &x.call
 	c.Rules = c.Rules.withDefaults()
-	x := &exchange{relay: r, w: w, flusher: http.NewResponseController(w), in: in, call: c, began: time.Now()}
 	x.asked = []byte(`"model":"` + c.Model + `"`)
 	if c.HalfClosed != nil && in.ProtoAtLeast(1, 1) {
 		c.HalfClosed(x.knock)
 	}
 	defer x.close()
-	stored, _ := r.budgets.LoadOrStore(c.Service, &budget{})
-	allowed := stored.(*budget) //nolint:forcetypeassert // nothing else is stored there
+	allowed := r.budget(c.Service)
 	allowed.request(x.began)
-	c.Ask.Not, c.Ask.Stream = map[string]bool{}, c.Stream
+	c.Ask.Stream = c.Stream
 	var last *errBackend
 	for len(x.out.Tried) < c.Rules.Tries {
 		if last != nil && !allowed.take(time.Now()) {
@@ -201,7 +201,6 @@ func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, c Call) Outcom
 		if lease == nil {
 			break
 		}
-		c.Ask.Not[lease.ID] = true
 		x.out.Backend = lease.ID
 		x.tellRoute(lease)
 		var again bool
@@ -209,10 +208,23 @@ func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, c Call) Outcom
 			x.settle()
 			return x.out
 		}
+		if c.Ask.Not == nil {
+			c.Ask.Not = map[string]bool{}
+		}
+		c.Ask.Not[lease.ID] = true
 	}
 	x.giveUp(last)
 	x.settle()
 	return x.out
+}
+
+// budget is that of a service.
+func (r *Relay) budget(service string) *budget {
+	stored, ok := r.budgets.Load(service)
+	if !ok {
+		stored, _ = r.budgets.LoadOrStore(service, &budget{})
+	}
+	return stored.(*budget) //nolint:forcetypeassert // nothing else is stored there
 }
 
 // RouteHeader tells the client why a backend was chosen: balance.Lease's Route.
@@ -461,6 +473,14 @@ func (x *exchange) try(askUsage bool) error {
 // read is a body that has been read.
 type read struct{ *bytes.Reader }
 
+func (r read) Next() ([]byte, error) {
+	b := make([]byte, r.Len())
+	if len(b) == 0 {
+		return nil, io.EOF
+	}
+	n, err := r.Read(b)
+	return b[:n], err
+}
 func (read) Wait(time.Duration) {}
 func (read) Close()             {}
 

@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/heteroflow/heteroflow/gateway/body"
 	"github.com/heteroflow/heteroflow/gateway/upstream"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
-
-// buffers hold what was read of a stream and is not a whole event yet.
-var buffers = sync.Pool{New: func() any { b := make([]byte, 4<<10); return &b }}
 
 // stream passes on events as they come, as they are but for the model's name and a usage that the client did not ask
 // for. Until the first event has been passed on, a backend that breaks costs the client nothing.
@@ -34,34 +30,25 @@ func (x *exchange) stream(resp *upstream.Response) error {
 	}
 	x.mu.Unlock()
 
-	pooled := buffers.Get().(*[]byte) //nolint:forcetypeassert // nothing else is put there
-	buf := *pooled
-	defer func() {
-		if len(buf) == cap(*pooled) {
-			buffers.Put(pooled)
-		}
-	}()
 	s := sse{call: &x.call, asked: x.asked, answer: body.Answer{Usage: x.out.Usage}}
-	kept := 0 // bytes in buf that are not a whole event yet
+	var rest []byte // of an event that is not whole yet
 	for {
-		if kept == len(buf) {
-			if len(buf) >= maxEvent {
-				return x.broke(&s, fmt.Errorf("an event is over %d bytes", maxEvent))
-			}
-			buf = append(make([]byte, 0, 2*len(buf)), buf...)[:2*len(buf)]
-		}
-		n, err := resp.Body.Read(buf[kept:])
-		if n > 0 && lateWord == errNoWord {
+		b, err := resp.Body.Next()
+		if len(b) > 0 && lateWord == errNoWord {
 			lateWord = errStall
 			resp.Body.Wait(x.call.Rules.Idle)
 		}
-		whole := boundary(buf[:kept+n], kept)
-		kept += n
+		from := len(rest)
+		if from > 0 {
+			rest = append(rest, b...)
+			b = rest
+		}
+		whole := boundary(b, from)
 		if err == io.EOF {
-			whole = kept // an end that is told, also in the middle of a line
+			whole = len(b) // an end that is told, also in the middle of a line
 		}
 		if whole > 0 {
-			out := s.read(buf[:whole])
+			out := s.read(b[:whole])
 			x.out.Usage, x.out.Chunks = s.answer.Usage, s.chunks
 			if s.toldNow {
 				x.told = s.chunks
@@ -70,7 +57,12 @@ func (x *exchange) stream(resp *upstream.Response) error {
 				x.out.End = store.EndClientGone
 				return nil
 			}
-			kept = copy(buf, buf[whole:kept])
+		}
+		if from == 0 || whole > 0 {
+			rest = keep(rest, b[whole:])
+		}
+		if len(rest) > maxEvent {
+			return x.broke(&s, fmt.Errorf("an event is over %d bytes", maxEvent))
 		}
 		if err != nil {
 			if err == io.EOF && resp.Unbounded && !s.finished {
@@ -79,6 +71,14 @@ func (x *exchange) stream(resp *upstream.Response) error {
 			return x.broke(&s, late(err, lateWord))
 		}
 	}
+}
+
+// keep keeps what is left, which may lie in the same memory. A stream that waits holds no more than a little.
+func keep(rest, left []byte) []byte {
+	if len(left) == 0 && cap(rest) > 1<<10 {
+		return nil
+	}
+	return append(rest[:0], left...)
 }
 
 // broke is the end of a stream, good or bad.
@@ -164,8 +164,10 @@ func (x *exchange) sendHeaders() {
 }
 
 // bound limits how long the client may take to read what is written next. The lock is held.
-func (x *exchange) bound() {
-	if now := time.Now(); now.Sub(x.bounded) > writeWait/4 {
+func (x *exchange) bound() { x.boundAt(time.Now()) }
+
+func (x *exchange) boundAt(now time.Time) {
+	if now.Sub(x.bounded) > writeWait/4 {
 		x.flusher.SetWriteDeadline(now.Add(writeWait)) //nolint:errcheck // a writer without deadlines has a reader that cannot stall it
 		x.bounded = now
 	}
@@ -181,14 +183,14 @@ func (x *exchange) pass(out []byte, events int) bool {
 	if !x.headersSent {
 		x.sendHeaders()
 	}
-	x.bound()
+	x.wrote = time.Now()
+	x.boundAt(x.wrote)
 	if _, err := x.w.Write(out); err != nil {
 		return false
 	}
 	if err := x.flusher.Flush(); err != nil {
 		return false
 	}
-	x.wrote = time.Now()
 	if x.out.FirstByte == 0 && events > 0 {
 		x.out.FirstByte = x.wrote.Sub(x.began)
 		x.lease.FirstByte()

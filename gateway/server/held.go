@@ -53,14 +53,17 @@ func (c *call) held(target route.Target, size int64, build func(route.Target) re
 		return refused(http.StatusBadRequest)
 	}
 	if target.Queue == nil || !target.Queue.Holds() {
-		return c.h.relay.Exchange(c.w, c.r, call)
+		return c.h.relay.Exchange(c.w, c.r, &call)
 	}
 	w := newEarly(c.w, c.r, call.Stream)
 	defer w.close()
 	request := hold.Request{Tenant: c.who.Tenant, Key: c.who.KeyID, Priority: first, Tokens: call.PromptTokens, Bytes: size}
 	var out relay.Outcome
 	for chance := 1; ; chance++ {
-		changed, err := c.wait(w, target, request, &out, func(t route.Target) relay.Outcome { return c.h.relay.Exchange(w, c.r, build(t)) })
+		changed, err := c.wait(w, target, request, &out, func(t route.Target) relay.Outcome {
+			call := build(t)
+			return c.h.relay.Exchange(w, c.r, &call)
+		})
 		switch {
 		case err != nil:
 			return c.notServed(w, err, out)

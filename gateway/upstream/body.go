@@ -34,6 +34,22 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Next implements Body.
+func (b *body) Next() ([]byte, error) {
+	if b.err != nil {
+		return nil, b.err
+	}
+	data, err := b.next(&b.conn.in)
+	if b.wait > 0 && err == nil {
+		b.extend()
+	}
+	if err != nil {
+		b.err = err
+		b.end(err == io.EOF)
+	}
+	return data, err
+}
+
 // Wait implements Body.
 func (b *body) Wait(d time.Duration) {
 	b.wait = d
@@ -73,4 +89,5 @@ func (b *body) end(whole bool) {
 	}
 	c.close()
 	c.in.drop()
+	c.forgo()
 }

@@ -21,6 +21,7 @@ type chunks struct {
 	left    int64 // of the body, or of the chunk
 	state   state // of a chunked one
 	trailer int   // bytes of trailers so far
+	broken  error // to be told once the data before it was given
 }
 
 type state int
@@ -91,6 +92,78 @@ func (c *chunks) readChunks(in *input, p []byte) (n int, err error) {
 			}
 			if err != nil || !ok {
 				return n, cutShort(err)
+			}
+		}
+	}
+}
+
+// next gives what has come without a copy: the data of chunks that came together is moved together.
+func (c *chunks) next(in *input) ([]byte, error) {
+	switch {
+	case c.broken != nil:
+		return nil, c.broken
+	case c.kind == empty || c.kind == sized && c.left == 0 || c.state == ended:
+		return nil, io.EOF
+	}
+	if c.kind == chunked {
+		return c.nextChunks(in)
+	}
+	if in.empty() {
+		if err := in.fill(); err != nil {
+			if c.kind == sized {
+				err = cutShort(err)
+			}
+			return nil, err
+		}
+	}
+	data := in.held()
+	if c.kind == sized {
+		data = data[:min(int64(len(data)), c.left)]
+		c.left -= int64(len(data))
+	}
+	in.start += len(data)
+	return data, nil
+}
+
+func (c *chunks) nextChunks(in *input) (data []byte, err error) {
+	for {
+		switch c.state {
+		case ended:
+			if len(data) > 0 {
+				return data, nil
+			}
+			return nil, io.EOF
+		case inData:
+			if in.empty() {
+				if len(data) > 0 {
+					return data, nil
+				}
+				if err := in.fill(); err != nil {
+					return nil, cutShort(err)
+				}
+			}
+			more := in.held()
+			more = more[:min(int64(len(more)), c.left)]
+			in.start += len(more)
+			if c.left -= int64(len(more)); c.left == 0 {
+				c.state = afterData
+			}
+			if data == nil {
+				data = more[:len(more):cap(more)]
+			} else {
+				data = append(data, more...) // into what lies before it in the buffer
+			}
+		default:
+			line, ok, err := in.line(maxSizeLine, len(data) == 0)
+			if err == nil && ok {
+				err = c.line(line)
+			}
+			if len(data) > 0 && err != nil {
+				c.broken = err
+				return data, nil
+			}
+			if err != nil || !ok {
+				return data, cutShort(err)
 			}
 		}
 	}

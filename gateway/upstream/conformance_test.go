@@ -532,3 +532,47 @@ func TestSend_LongAnswers(t *testing.T) {
 		}
 	})
 }
+
+func TestBody_NextGivesTheSameAsRead(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("0123456789abcdef", 1<<12)
+	for name, answer := range map[string]struct{ head, body string }{
+		"with a length":      {"Content-Length: 65536\r\n", long},
+		"in chunks":          {"Transfer-Encoding: chunked\r\n", strings.Repeat("10\r\n0123456789abcdef\r\n", 1<<12) + "0\r\n\r\n"},
+		"in long chunks":     {"Transfer-Encoding: chunked\r\n", "8000\r\n" + long[:1<<15] + "\r\n8000\r\n" + long[1<<15:] + "\r\n0\r\nX-A: b\r\n\r\n"},
+		"until the end":      {"", long},
+		"cut in a chunk":     {"Transfer-Encoding: chunked\r\n", "10000\r\n" + long[:100]},
+		"cut in its length":  {"Content-Length: 65536\r\n", long[:100]},
+		"malformed after it": {"Transfer-Encoding: chunked\r\n", "10\r\n" + long[:16] + "\r\nx\r\n"},
+		"of nothing":         {"Content-Length: 0\r\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			each(t, func(t *testing.T, s sender) {
+				addr := engine(t, func(_ int, c net.Conn, r *bufio.Reader) {
+					request(r)
+					fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n%s\r\n%s", answer.head, answer.body)
+				})
+				want := send(t, s, post(addr, "ask"))
+				resp, err := s.Send(t.Context(), post(addr, "ask"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer resp.Body.Close()
+				resp.Body.Wait(patience)
+				var got []byte
+				for err == nil {
+					var data []byte
+					data, err = resp.Body.Next()
+					if len(data) > 0 == (err != nil) {
+						t.Errorf("%d bytes with %v", len(data), err)
+					}
+					got = append(got, data...)
+				}
+				if string(got) != want.body || (err == io.EOF) != (want.err == nil) {
+					t.Errorf("%d bytes, %v; Read gives %d, %v", len(got), err, len(want.body), want.err)
+				}
+			})
+		})
+	}
+}

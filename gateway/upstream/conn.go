@@ -24,6 +24,7 @@ type conn struct {
 	used  bool        // it has had a request before
 	in    input
 	wrote chan error // of a body that is written beside reading; nil without one
+	inMem bool       // that body waits for nobody
 
 	reading func(fd uintptr) bool // for raw
 	into    []byte
@@ -113,7 +114,9 @@ func (c *conn) send(r *Request) error {
 	if r.Length < 0 || r.Length > atOnce {
 		wrote := make(chan error, 1)
 		c.wrote = wrote
+		_, c.inMem = r.Body.(io.WriterTo)
 		go func() {
+			defer close(wrote)
 			err := c.sendBody(r)
 			wrote <- err
 			var unread *bodyError
@@ -212,6 +215,14 @@ func (c *conn) response(r *Request, h head) (*Response, error) {
 		resp.Length, resp.Unbounded = -1, true
 	}
 	return resp, nil
+}
+
+// forgo waits until the body of a request is not read any more, where that does not depend on who sends it. The
+// connection is closed.
+func (c *conn) forgo() {
+	if c.wrote != nil && c.inMem {
+		<-c.wrote
+	}
 }
 
 // finished reports whether all of the request was written.

@@ -84,6 +84,8 @@ type standardBody struct {
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 	wait   time.Duration
+	buf    []byte // of Next
+	end    error  // that comes after what Next gave
 }
 
 var _ Body = (*standardBody)(nil)
@@ -98,6 +100,22 @@ func (b *standardBody) Read(p []byte) (int, error) {
 		err = why
 	}
 	return n, err
+}
+
+// Next implements Body.
+func (b *standardBody) Next() ([]byte, error) {
+	if b.end != nil {
+		return nil, b.end
+	}
+	if b.buf == nil {
+		b.buf = make([]byte, bufSize)
+	}
+	n, err := b.Read(b.buf)
+	if n == 0 {
+		return nil, err
+	}
+	b.end = err
+	return b.buf[:n], nil
 }
 
 // Wait implements Body.

@@ -42,6 +42,9 @@ type Body interface {
 	// Read gives what there is, at least one byte, io.EOF at the end and io.ErrUnexpectedEOF where the body was cut
 	// short. Its end gives the connection back.
 	io.Reader
+	// Next gives what there is without a copy, as Read does but for the end, which comes alone. It is valid until
+	// more is read.
+	Next() ([]byte, error)
 	// Wait is how long the engine may take from now to the next bytes, and from them to those after them.
 	// What takes longer ends in an error that is os.ErrDeadlineExceeded.
 	Wait(time.Duration)
@@ -82,7 +85,8 @@ func New() *Client { return &Client{pool: pool{idle: map[string][]*conn{}}} }
 func (c *Client) Close() { c.pool.drop("") }
 
 // Send sends a request and gives the head of its answer. The context stops the engine until the body was read or
-// closed. The body of the request may be read until then, too. An error leaves nothing to close.
+// closed. The body of the request may be read until then, too, and one that is no io.WriterTo even after it. An error
+// leaves nothing to close.
 func (c *Client) Send(ctx context.Context, r *Request) (*Response, error) {
 	if err := r.check(); err != nil {
 		return nil, err
@@ -104,6 +108,7 @@ func (c *Client) Send(ctx context.Context, r *Request) (*Response, error) {
 	conn.stop()
 	conn.close()
 	conn.in.drop()
+	conn.forgo()
 	if errors.Is(err, ErrStale) {
 		c.pool.drop(r.Addr) // those beside it are no better
 	}
