@@ -19,6 +19,7 @@ type Cluster struct {
 	nodes   []Node          // by number; of those that are gone, the id
 	traits  []traits        // by number
 	order   []int           // numbers in the order of ids; nil when it has to be made anew
+	places  []int32         // of every number in the order of ids, also of those that are gone; nil with order
 	classes interned        // of nodes
 	pools   interned        // of pools
 	watched map[string]bool // keys of attributes that some request or plugin looked at
@@ -57,8 +58,8 @@ func NewCluster(nodes ...Node) *Cluster {
 // reset makes it a cluster without nodes.
 func (c *Cluster) reset() {
 	c.numbers, c.classes, c.pools = map[string]int{}, interned{}, interned{}
-	c.nodes, c.traits, c.order, c.auto, c.catalog = nil, nil, nil, 0, nil
-	c.judge = &judge{c: c, codes: map[Code]int16{}}
+	c.nodes, c.traits, c.order, c.places, c.auto, c.catalog = nil, nil, nil, nil, 0, nil
+	c.judge = &judge{c: c, codes: map[Code]int16{}, nodeCodes: map[uint32]Code{}, poolsSeen: map[poolOn]poolSeen{}}
 	c.index = index.New[string, string, worth](c.judge, judgements)
 }
 
@@ -75,7 +76,7 @@ func (c *Cluster) set(n Node) {
 	if !known {
 		at = len(c.nodes)
 		c.nodes, c.traits = append(c.nodes, Node{}), append(c.traits, traits{})
-		c.numbers[n.ID], c.order = at, nil
+		c.numbers[n.ID], c.order, c.places = at, nil, nil
 	}
 	old := &c.nodes[at]
 	if known && old.sameBut(&n) {
@@ -99,7 +100,7 @@ func (c *Cluster) Remove(id string) {
 	}
 	c.auto -= autoPools(&c.nodes[at])
 	c.index.Remove(at)
-	c.nodes[at], c.traits[at], c.catalog, c.order = Node{ID: id}, traits{}, nil, nil // the index may still order by the id
+	c.nodes[at], c.traits[at], c.catalog, c.order, c.places = Node{ID: id}, traits{}, nil, nil, nil // the index may still order by the id
 	delete(c.numbers, id)
 	const spare = 1024 // a number is not given twice, since the index may still have it
 	if len(c.nodes) > 2*len(c.numbers)+spare {
@@ -129,15 +130,31 @@ func (c *Cluster) Snapshot() Snapshot {
 }
 
 func (c *Cluster) snapshot() Snapshot {
-	if c.order == nil {
-		c.order = slices.Collect(maps.Values(c.numbers))
-		slices.SortFunc(c.order, func(a, b int) int { return cmp.Compare(c.nodes[a].ID, c.nodes[b].ID) })
-	}
+	c.sort()
 	s := Snapshot{Nodes: make([]Node, len(c.order))}
 	for i, at := range c.order {
 		s.Nodes[i] = c.nodes[at]
 	}
 	return s
+}
+
+// sort puts the nodes in the order of their ids, once they are others.
+func (c *Cluster) sort() {
+	if c.order != nil {
+		return
+	}
+	all := make([]int, len(c.nodes))
+	for at := range all {
+		all[at] = at
+	}
+	slices.SortStableFunc(all, func(a, b int) int { return cmp.Compare(c.nodes[a].ID, c.nodes[b].ID) })
+	c.order, c.places = make([]int, 0, len(c.numbers)), make([]int32, len(all))
+	for place, at := range all {
+		c.places[at] = int32(place)
+		if now, there := c.numbers[c.nodes[at].ID]; there && now == at {
+			c.order = append(c.order, at)
+		}
+	}
 }
 
 // watch has nodes told apart by the attributes that the request names. Nodes have many that differ from one to the next

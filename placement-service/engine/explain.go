@@ -73,6 +73,12 @@ func (w *work) nodeLack(i int) lack {
 	if len(n.Pools) == 0 {
 		return lack{code: CodeNoCards, node: i, task: -1}
 	}
+	return w.roomLack(i)
+}
+
+// roomLack finds the reason of a node that the job may use.
+func (w *work) roomLack(i int) lack {
+	n := &w.snap.Nodes[i]
 	for t := range w.tasks {
 		if l := w.taskLack(i, t); l.code != "" {
 			return l

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -25,25 +24,93 @@ type judge struct {
 	ways  []option
 	codes map[Code]int16
 	named []Code // by their number
+	ranks []int  // of the codes, by their number
+
+	// What the request that is being decided found out of classes:
+	nodeCodes map[uint32]Code
+	poolsSeen map[poolOn]poolSeen
+	options   []*option // scratch
 }
 
-// Judge decides on the node alone.
+// poolOn is a class of pools on a class of nodes.
+type poolOn struct{ node, pool uint32 }
+
+// poolSeen is why no pool of the class serves, or the way in which one does; nil for none.
+type poolSeen struct {
+	why Code
+	way *option
+}
+
+// lackUnknown is in the place of the number of a code that was not looked for yet: most that do not fit are not asked why.
+const lackUnknown = -1
+
+// Judge decides on the node alone, with what is known of its classes.
 func (j *judge) Judge(node int, _, _ *string) (worth, bool) {
-	w := j.work
-	j.one.Nodes = j.c.nodes[node : node+1 : node+1]
-	w.reset(j.e, &j.one, j.asked)
-	w.begin(&j.asked.Groups[0])
-	if len(w.open) > 0 {
-		options := w.options(0)
-		for i := range options {
-			items := w.itemsOf(func(int) *option { return &options[i] })
-			if score := w.trial(0, items, 1); score >= 0 {
-				return worth{score, j.way(&options[i])}, true
+	if code := j.look(node); code == "" {
+		for _, o := range j.waysOn(node) {
+			items := j.work.itemsOf(func(int) *option { return o })
+			if score := j.work.trial(0, items, 1); score >= 0 {
+				return worth{score, j.way(o)}, true
 			}
 		}
 	}
-	l := w.nodeLack(0)
-	return worth{float64(l.have), j.code(l.code)}, false
+	return worth{what: lackUnknown}, false
+}
+
+// look makes the node the one to judge, and gives the reason why it does not come into question.
+func (j *judge) look(node int) Code {
+	j.one.Nodes = j.c.nodes[node : node+1 : node+1]
+	j.work.reset(j.e, &j.one, j.asked)
+	class := j.c.traits[node].class
+	code, known := j.nodeCodes[class]
+	if !known {
+		code = j.work.nodeCode(0)
+		j.nodeCodes[class] = code
+	}
+	if code == "" && len(j.one.Nodes[0].Pools) == 0 {
+		return CodeNoCards
+	}
+	return code
+}
+
+// waysOn are the ways to serve the request on the node, the best first, and notes which pools come into question.
+func (j *judge) waysOn(node int) []*option {
+	w, t := j.work, &j.c.traits[node]
+	w.kin = t.pools
+	w.here = resize(w.here, 1)
+	w.why[0] = resize(w.why[0], len(t.pools))
+	j.options = j.options[:0]
+	for p, class := range t.pools {
+		seen, known := j.poolsSeen[poolOn{t.class, class}]
+		if !known {
+			w.filterPool(0, 0, p)
+			seen.why = w.why[0][p]
+			if o := optionOn(w.tasks[0].Ask, w.pool(0, p)); seen.why == "" && o.units > 0 {
+				seen.way = &o
+			}
+			j.poolsSeen[poolOn{t.class, class}] = seen
+		}
+		w.why[0][p] = seen.why
+		if seen.way == nil {
+			continue
+		}
+		at, there := slices.BinarySearchFunc(j.options, seen.way, compareWays)
+		if !there {
+			j.options = slices.Insert(j.options, at, seen.way)
+		}
+	}
+	return j.options
+}
+
+// lack is why the node does not fit.
+func (j *judge) lack(node int) worth {
+	code := j.look(node)
+	if code != "" {
+		return worth{what: j.code(code)}
+	}
+	j.waysOn(node)
+	l := j.work.roomLack(0)
+	return worth{float64(l.have), j.code(l.code)}
 }
 
 // way numbers ways to serve a request. They are as few as there are kinds of pools.
@@ -61,7 +128,7 @@ func (j *judge) code(c Code) int16 {
 	n, known := j.codes[c]
 	if !known {
 		n = int16(len(j.named))
-		j.codes[c], j.named = n, append(j.named, c)
+		j.codes[c], j.named, j.ranks = n, append(j.named, c), append(j.ranks, rank(c))
 	}
 	return n
 }
@@ -75,7 +142,12 @@ func (j *judge) Better(a, b worth) bool {
 }
 
 // Before is the order of ids.
-func (j *judge) Before(a, b int) bool { return j.c.nodes[a].ID < j.c.nodes[b].ID }
+func (j *judge) Before(a, b int) bool {
+	if places := j.c.places; places != nil {
+		return places[a] < places[b]
+	}
+	return j.c.nodes[a].ID < j.c.nodes[b].ID
+}
 
 // Epoch counts engines.
 func (j *judge) Epoch() int { return j.epoch }
@@ -86,6 +158,16 @@ func (j *judge) use(e *Engine) {
 		j.e, j.ways = e, nil
 		j.epoch++
 	}
+}
+
+// begin makes ready to judge for a request.
+func (j *judge) begin(r *Request, w *work) {
+	j.asked, j.work = r, w
+	clear(j.nodeCodes)
+	clear(j.poolsSeen)
+	j.one.Nodes = nil
+	w.reset(j.e, &j.one, r)
+	w.begin(&r.Groups[0])
 }
 
 // DecideOn is Decide on the cluster as it is now.
@@ -112,12 +194,13 @@ func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
 	if len(c.numbers) == 0 {
 		return d, false
 	}
+	c.sort()
 	c.watch(e.attributes)
 	c.watch(keys)
 	w := e.scratch.Get().(*work)
 	defer e.scratch.Put(w)
 	c.judge.use(e)
-	c.judge.asked, c.judge.work = r, w
+	c.judge.begin(r, w)
 	defer func() { c.judge.asked, c.judge.work = nil, nil }()
 	kind := string(kindOf(c.key[:0], r))
 	var node int
@@ -139,24 +222,29 @@ func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
 // refuse is the refusal of a request that no node can serve: that of the node that comes nearest, with the count of all.
 func (e *Engine) refuse(c *Cluster, r *Request, kind string) (d Decision, ok bool) {
 	type reason struct{ nodes, first int }
-	reasons := map[Code]*reason{}
+	var reasons []reason // by the number of the code
 	nearest, best := -1, worth{}
-	c.index.Each(&kind, func(first, nodes int, v worth, _ bool) {
-		code := c.judge.named[v.what]
-		if why := reasons[code]; why == nil {
-			reasons[code] = &reason{nodes, first}
-		} else {
-			why.nodes += nodes
-			if c.judge.Before(first, why.first) {
-				why.first = first
-			}
+	j := c.judge
+	c.index.Each(&kind, func(first, nodes int, at *worth, _ bool) {
+		if at.what == lackUnknown {
+			*at = j.lack(first)
 		}
-		nearer := nearest < 0 || cmp.Or(
-			cmp.Compare(rank(code), rank(c.judge.named[best.what])), cmp.Compare(v.score, best.score), cmp.Compare(c.nodes[nearest].ID, c.nodes[first].ID),
-		) > 0
-		if nearer {
-			nearest, best = first, v
+		for len(reasons) <= int(at.what) {
+			reasons = append(reasons, reason{})
 		}
+		why := &reasons[at.what]
+		if why.nodes == 0 || j.Before(first, why.first) {
+			why.first = first
+		}
+		why.nodes += nodes
+		switch {
+		case nearest < 0, j.ranks[at.what] > j.ranks[best.what]:
+		case j.ranks[at.what] < j.ranks[best.what], at.score < best.score:
+			return
+		case at.score == best.score && !j.Before(first, nearest):
+			return
+		}
+		nearest, best = first, *at
 	})
 	alone := func(node int) Decision { return e.decide(&Snapshot{Nodes: c.nodes[node : node+1 : node+1]}, r, true) }
 	d = alone(nearest)
@@ -165,11 +253,14 @@ func (e *Engine) refuse(c *Cluster, r *Request, kind string) (d Decision, ok boo
 	}
 	d.Refusal.Counts = nil
 	for code, why := range reasons {
+		if why.nodes == 0 {
+			continue
+		}
 		one := alone(why.first)
 		if one.Placed || len(one.Refusal.Counts) != 1 {
 			return d, false
 		}
-		d.Refusal.Counts = append(d.Refusal.Counts, ReasonCount{Code: code, Nodes: why.nodes, Example: one.Refusal.Counts[0].Example})
+		d.Refusal.Counts = append(d.Refusal.Counts, ReasonCount{Code: j.named[code], Nodes: why.nodes, Example: one.Refusal.Counts[0].Example})
 	}
 	sortCounts(d.Refusal.Counts)
 	if d.Refusal.Never = never(c.catalogNow(), r, d.Refusal); d.Refusal.Never || c.auto == 0 {
@@ -179,11 +270,9 @@ func (e *Engine) refuse(c *Cluster, r *Request, kind string) (d Decision, ok boo
 	return d, true
 }
 
-// kindOf adds all of a request that decides where it goes: all but the job's name.
+// kindOf adds all of a request that decides where it goes: what is asked for, and not who asks.
 func kindOf(key []byte, r *Request) []byte {
-	key = text(text(text(key, r.Namespace), r.Tenant), r.NodePool)
-	key = binary.AppendVarint(key, int64(r.Priority))
-	key = texts(key, r.Datacenters)
+	key = texts(text(key, r.NodePool), r.Datacenters)
 	key = truth(key, r.DistinctHosts)
 	g := &r.Groups[0]
 	for _, amount := range []int{g.CPUMHz, g.MemoryMiB, g.DiskMiB, len(g.Constraints), len(g.Tasks)} {
@@ -218,8 +307,8 @@ func texts(key []byte, list []string) []byte {
 }
 
 // Impersonal is a plugin that tells nodes apart by what they are like and by nothing that names them or their cards: ids,
-// names, UUIDs, the order of pools. Nor does it look at the name of the job. It is asked once for all nodes that are
-// alike; other plugins are asked for each node.
+// names, UUIDs, the order of pools. Nor does it look at who asks: the job, its namespace, tenant and priority. It is
+// asked once for all nodes that are alike, whoever asks for the same; other plugins are asked for each node each time.
 type Impersonal interface {
 	Plugin
 	// Attributes are the keys of Node.Attrs that it looks at; none when empty.

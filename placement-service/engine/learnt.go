@@ -43,8 +43,15 @@ func (l *Learnt) model(p *Pool) (number int, cardMiB uint64) {
 	return len(l.demand.Models), p.CardMiB()
 }
 
+// value is the potential of a state, remembered while several cards of a node are scored.
+type value struct {
+	known     bool
+	cardMiB   uint64 // the size of cards by which it is
+	potential float64
+}
+
 // cost is by how much the potential of the node drops, in MiB of card. ok is false where the shape cannot be placed.
-func (l *Learnt) cost(s *potential.State, p *potential.Shape, c potential.Card, cardMiB uint64, level int) (mib float64, ok bool) {
+func (l *Learnt) cost(s *potential.State, before *value, p *potential.Shape, c potential.Card, cardMiB uint64, level int) (mib float64, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	policy := l.policies[cardMiB]
@@ -54,7 +61,10 @@ func (l *Learnt) cost(s *potential.State, p *potential.Shape, c potential.Card, 
 		l.policies[cardMiB] = policy
 	}
 	policy.SetLevel(level)
-	cost, ok := policy.CostOn(s, p, c)
+	if !before.known || before.cardMiB != cardMiB {
+		*before = value{true, cardMiB, policy.Value(s)}
+	}
+	cost, ok := policy.CostFrom(before.potential, s, p, c)
 	return float64(cost) / potential.Whole * float64(orUnknown(cardMiB)), ok
 }
 
@@ -108,8 +118,8 @@ func (l *Learnt) stateOf(n *Node, cpuMHz, memoryMiB int, free func(pool int) int
 	return s
 }
 
-// state is what is free on the candidate's node, what the allocation under trial takes left out.
-func (c *Candidate) state(l *Learnt) *potential.State {
+// state is what is free on the candidate's node, what the allocation under trial takes left out, and what is known of it.
+func (c *Candidate) state(l *Learnt) (*potential.State, *value) {
 	if c.work != nil {
 		return c.work.state(l, c.node)
 	}
@@ -119,7 +129,7 @@ func (c *Candidate) state(l *Learnt) *potential.State {
 		}
 		return c.FreeUnits
 	})
-	return &s
+	return &s, &value{}
 }
 
 // before is how many instances of the pool are free, what the allocation under trial takes left out.
@@ -130,14 +140,14 @@ func (c *Candidate) before() int {
 	return c.work.freeBefore(c.node, c.pool)
 }
 
-func (w *work) state(l *Learnt, n int) *potential.State {
+func (w *work) state(l *Learnt, n int) (*potential.State, *value) {
 	if !w.stated[n] {
-		w.stated[n] = true
+		w.stated[n], w.values[n] = true, value{}
 		node := &w.snap.Nodes[n]
 		w.states[n] = l.stateOf(node, node.CPUMHz-node.UsedCPUMHz-w.cpu[n], node.MemoryMiB-node.UsedMemoryMiB-w.memory[n],
 			func(pool int) int { return w.freeBefore(n, w.first[n]+pool) })
 	}
-	return &w.states[n]
+	return &w.states[n], &w.values[n]
 }
 
 // freeBefore is free before the picks under trial.
@@ -178,7 +188,8 @@ func (l *Learnt) score(c *Candidate, level int) float64 {
 		return 0
 	}
 	_, cardMiB := l.model(c.Pool)
-	cost, ok := l.cost(c.state(l), &shape, room, cardMiB, level)
+	state, before := c.state(l)
+	cost, ok := l.cost(state, before, &shape, room, cardMiB, level)
 	if !ok {
 		return 0
 	}

@@ -105,7 +105,9 @@ func (w *work) fill(items []item) bool {
 		n := w.open[i]
 		w.trial(n, items, 1)
 		w.bind(n, items)
-		w.worth[i] = w.trial(n, items, 1)
+		if len(w.bound) < w.ask.Count {
+			w.worth[i] = w.trial(n, items, 1)
+		}
 	}
 	return true
 }
@@ -306,7 +308,7 @@ func (w *work) nextPool(n int, it item, allocations int, last float64, lastPool 
 	pool, worth = -1, -1
 	why := w.why[it.task]
 	for p := w.first[n]; p < w.first[n+1]; p++ {
-		if why[p] != "" || !w.suits(it, w.pool(n, p)) || w.pickedByTask(it, p) {
+		if why[p] != "" || w.repeats(it, p) || !w.suits(it, w.pool(n, p)) || w.pickedByTask(it, p) {
 			continue
 		}
 		worthHere, ok := w.worthOf(n, p, it, allocations)
@@ -318,6 +320,19 @@ func (w *work) nextPool(n int, it item, allocations int, last float64, lastPool 
 		}
 	}
 	return pool, worth
+}
+
+// repeats reports whether an earlier pool is like this one and as full, so that its worth is known.
+func (w *work) repeats(it item, p int) bool {
+	if w.kin == nil || it.option.blocks > 1 {
+		return false
+	}
+	for q := range p {
+		if w.kin[q] == w.kin[p] && w.pool(0, q).Used == w.pool(0, p).Used {
+			return true
+		}
+	}
+	return false
 }
 
 // before orders pools of equal worth on a node, those with least free first, then by their name. Pool -1 comes before

@@ -28,6 +28,7 @@ type work struct {
 	allMiB  []uint64          // card memory, by node
 	states  []potential.State // of each node that has been scored, before the trial; valid where stated
 	stated  []bool
+	values  []value // of the states
 
 	// Of the group that is being placed:
 	ask      *GroupAsk
@@ -39,6 +40,7 @@ type work struct {
 	worth    []float64         // of the best place on each open node; below 0 there is none
 	picks    []int             // pools of the place under trial, in the order of items
 	trialled int               // of the picks, how many are counted in used
+	kin      []uint32          // of one node that is judged: numbers that are equal where pools are alike; nil where that is not known
 	trying   []item            // the items that picks belong to
 	items    []item
 	bound    []binding
@@ -80,11 +82,12 @@ func (w *work) reset(e *Engine, s *Snapshot, r *Request) {
 	}
 	w.first[nodes] = total
 	w.used = resize(w.used, total)
+	w.kin = nil
 	w.stated = resize(w.stated, nodes)
 	if cap(w.states) < nodes {
-		w.states = make([]potential.State, nodes)
+		w.states, w.values = make([]potential.State, nodes), make([]value, nodes)
 	}
-	w.states = w.states[:nodes]
+	w.states, w.values = w.states[:nodes], w.values[:nodes]
 	w.trialled = 0
 }
 
@@ -132,12 +135,16 @@ func (w *work) begin(g *GroupAsk) {
 // filter asks every filter about the pools of a node for a task.
 func (w *work) filter(task, node int) {
 	for p := w.first[node]; p < w.first[node+1]; p++ {
-		c := w.candidate(task, node, p)
-		for i := range w.e.filters {
-			if code := w.filterBy(&w.e.filters[i], c); code != "" {
-				w.why[task][p] = code
-				break
-			}
+		w.filterPool(task, node, p)
+	}
+}
+
+func (w *work) filterPool(task, node, p int) {
+	c := w.candidate(task, node, p)
+	for i := range w.e.filters {
+		if code := w.filterBy(&w.e.filters[i], c); code != "" {
+			w.why[task][p] = code
+			return
 		}
 	}
 }

@@ -222,12 +222,13 @@ func (x *Index[S, K, V]) Choose(k *K) (node int, v V, ok bool) {
 	return 0, v, false
 }
 
-// Each calls yield with every state that has nodes: its first node, how many there are, and what was judged of them.
-func (x *Index[S, K, V]) Each(k *K, yield func(first, nodes int, v V, fit bool)) {
+// Each calls yield with every state that has nodes: its first node, how many there are, and what was judged of them. Of
+// those that do not fit the judgement may be changed, and is remembered so.
+func (x *Index[S, K, V]) Each(k *K, yield func(first, nodes int, v *V, fit bool)) {
 	r := x.refresh(k)
 	for id := range x.states {
 		if n := x.members[id].count; n > 0 {
-			yield(int(x.first(int32(id))), n, r.values[id], r.told[id] == fits)
+			yield(int(x.first(int32(id))), n, &r.values[id], r.told[id] == fits)
 		}
 	}
 }

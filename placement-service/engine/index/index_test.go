@@ -77,12 +77,12 @@ func checkEach(t *testing.T, x *Index[int, int, int], j *table, nodes map[int]in
 		members[s]++
 	}
 	states := 0
-	x.Each(&k, func(at, count, v int, fit bool) {
+	x.Each(&k, func(at, count int, v *int, fit bool) {
 		states++
 		s := nodes[at]
 		worth, fits := j.Judge(at, &s, &k)
-		if at != first[s] || count != members[s] || v != worth || fit != fits {
-			t.Fatalf("state %d: first %d of %d, worth %d %v; want %d of %d, %d %v", s, at, count, v, fit, first[s], members[s], worth, fits)
+		if at != first[s] || count != members[s] || *v != worth || fit != fits {
+			t.Fatalf("state %d: first %d of %d, worth %d %v; want %d of %d, %d %v", s, at, count, *v, fit, first[s], members[s], worth, fits)
 		}
 	})
 	if states != len(first) {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/heteroflow/heteroflow/placement-service/engine"
 	"github.com/heteroflow/heteroflow/placement-service/engine/potential"
 )
 
@@ -171,6 +172,128 @@ func decide(b *testing.B, c *Cluster, nodes int) {
 	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
 	b.ReportMetric(0, "ns/op")
 	runtime.KeepAlive(x)
+}
+
+// BenchmarkPipelineDecision is BenchmarkPlacementDecision through the whole engine, with eight plugins and the quotas of a
+// tree of tenants, each decision booked.
+func BenchmarkPipelineDecision(b *testing.B) {
+	c := load(b, "default")
+	for _, nodes := range []int{1_000, 10_000, 100_000} {
+		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+			for b.Loop() {
+				decidePipeline(b, c, nodes)
+			}
+		})
+	}
+}
+
+func decidePipeline(b *testing.B, c *Cluster, nodes int) {
+	r := rand.New(rand.NewSource(1))
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	large := &Cluster{Pods: c.Pods}
+	for n := range nodes {
+		large.Nodes = append(large.Nodes, c.Nodes[n%len(c.Nodes)])
+	}
+	on := large.pipeline(r.Perm(nodes), []engine.PluginSetting{{Name: "binpack", Enabled: true, Weight: 1e-9}, {Name: "spread", Enabled: true, Weight: 1e-9}})
+	for i := range on.engines {
+		for _, p := range []engine.Plugin{withDriver{}, notDraining{}, small{}} {
+			on.engines[i] = on.engines[i].With(p, 1e-9)
+		}
+	}
+	quota := newQuotas(large.Capacity())
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var took []time.Duration
+	var all time.Duration
+	for asked, capacity := 0, large.Capacity(); asked < capacity; {
+		p := &c.Pods[r.Intn(len(c.Pods))].Shape
+		asked += p.Demand()
+		if p.Cards == 0 {
+			on.place(p)
+			continue
+		}
+		request := requestOf(p)
+		request.Tenant = quota.names[r.Intn(len(quota.names))]
+		start := threadTime(b)
+		if quota.take(request.Tenant, p.Demand()) {
+			d := on.engine().DecideOn(on.cluster, request)
+			if !d.Placed {
+				quota.take(request.Tenant, -p.Demand())
+			} else {
+				on.take(numberOf(d.Groups[0].Placements[0].NodeID), p, d.Groups[0].Placements[0].Tasks[0].Claims)
+			}
+		}
+		took = append(took, threadTime(b)-start)
+		all += took[len(took)-1]
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	slices.Sort(took)
+	b.ReportMetric(float64(len(took))/all.Seconds(), "decisions/s")
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "µs/median")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "µs/p99")
+	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB")
+	b.ReportMetric(0, "ns/op")
+	runtime.KeepAlive(on)
+}
+
+// withDriver, notDraining and small are plugins as an installation may have them.
+type (
+	withDriver  struct{}
+	notDraining struct{}
+	small       struct{}
+)
+
+func (withDriver) Name() string         { return "with_driver" }
+func (withDriver) Attributes() []string { return nil }
+func (withDriver) Filter(c *engine.Candidate) engine.Code {
+	if !c.Node.Drivers[c.Task.Driver] {
+		return engine.CodeDriverMissing
+	}
+	return ""
+}
+func (notDraining) Name() string         { return "not_draining" }
+func (notDraining) Attributes() []string { return []string{"meta.draining"} }
+func (notDraining) Room(c *engine.Candidate) engine.Code {
+	if c.Node.Attrs["meta.draining"] != "" {
+		return engine.CodeOffline
+	}
+	return ""
+}
+func (small) Name() string                      { return "small" }
+func (small) Attributes() []string              { return nil }
+func (small) Score(c *engine.Candidate) float64 { return 100 / float64(1+len(c.Node.Pools)) }
+
+// quotas are limits of tenants in teams, in thousandths of a card.
+type quotas struct {
+	names []string
+	of    map[string]string // the team of a tenant, the company of a team
+	left  map[string]int
+}
+
+func newQuotas(capacity int) *quotas {
+	q := &quotas{of: map[string]string{}, left: map[string]int{"company": 2 * capacity}}
+	for i := range 40 {
+		tenant, team := fmt.Sprintf("tenant-%d", i), fmt.Sprintf("team-%d", i%8)
+		q.names = append(q.names, tenant)
+		q.of[tenant], q.of[team] = team, "company"
+		q.left[tenant], q.left[team] = capacity, capacity
+	}
+	return q
+}
+
+func (q *quotas) take(tenant string, amount int) bool {
+	for at := tenant; at != ""; at = q.of[at] {
+		if q.left[at] < amount {
+			return false
+		}
+	}
+	for at := tenant; at != ""; at = q.of[at] {
+		q.left[at] -= amount
+	}
+	return true
 }
 
 func threadTime(b *testing.B) time.Duration {

@@ -3,6 +3,8 @@ package openb
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
@@ -119,10 +121,16 @@ func (on *pipeline) choose(p *potential.Shape) (node int, claims []engine.Claim,
 		return 0, nil, false
 	}
 	chosen := d.Groups[0].Placements[0]
-	if _, err := fmt.Sscanf(chosen.NodeID, "%d", &node); err != nil {
+	return numberOf(chosen.NodeID), chosen.Tasks[0].Claims, true
+}
+
+// numberOf is the rank of a node, or the number of a model.
+func numberOf(name string) int {
+	n, err := strconv.Atoi(strings.TrimPrefix(name, "M"))
+	if err != nil {
 		panic(err)
 	}
-	return node, chosen.Tasks[0].Claims, true
+	return n
 }
 
 // book takes what a pod was given, or gives it back when times is -1.
@@ -141,11 +149,7 @@ func (on *pipeline) book(node int, p *potential.Shape, claims []engine.Claim, ti
 				pool.Cards[0].UsedUnits = pool.Used
 			}
 		}
-		var model int
-		if _, err := fmt.Sscanf(pool.Model, "M%d", &model); err != nil {
-			panic(err)
-		}
-		cards = append(cards, potential.MakeCard(model, pool.Free()))
+		cards = append(cards, potential.MakeCard(numberOf(pool.Model), pool.Free()))
 	}
 	on.cluster.Set(*n)
 	on.index.Set(node, potential.MakeState(n.CPUMHz-n.UsedCPUMHz, n.MemoryMiB-n.UsedMemoryMiB, cards))

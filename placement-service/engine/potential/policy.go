@@ -110,11 +110,24 @@ func (l *Policy) Cost(s *State, p *Shape) (cost float32, room Card, ok bool) {
 // CostOn is Cost where the shape has to take this card. Of a shape of several cards it is the one with least room; where
 // fewer have as much, those with most room are taken. It is 0 while the demand is not known.
 func (l *Policy) CostOn(s *State, p *Shape, c Card) (cost float32, ok bool) {
+	return l.CostFrom(l.Value(s), s, p, c)
+}
+
+// Value is the potential of a node, in thousandths of a card; 0 while the demand is not known.
+func (l *Policy) Value(s *State) float64 {
+	if l.fgd == nil {
+		return 0
+	}
+	return l.value(s)
+}
+
+// CostFrom is CostOn where the Value of the state is known.
+func (l *Policy) CostFrom(before float64, s *State, p *Shape, c Card) (cost float32, ok bool) {
 	room, ok := s.roomWith(p, c)
 	if !ok || l.fgd == nil {
 		return 0, ok
 	}
-	return float32(l.drop(l.value(s), s, p, room)), true
+	return float32(l.drop(before, s, p, room)), true
 }
 
 // drop is the cost when room is the card with least room that the shape takes.
