@@ -201,6 +201,27 @@ func (e KeyRole) Valid() bool {
 	}
 }
 
+// Defines values for LimitScope.
+const (
+	LimitScopeKey    LimitScope = "key"
+	LimitScopeMember LimitScope = "member"
+	LimitScopeTenant LimitScope = "tenant"
+)
+
+// Valid indicates whether the value is a known member of the LimitScope enum.
+func (e LimitScope) Valid() bool {
+	switch e {
+	case LimitScopeKey:
+		return true
+	case LimitScopeMember:
+		return true
+	case LimitScopeTenant:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ReadyPartName.
 const (
 	Consul   ReadyPartName = "consul"
@@ -268,6 +289,35 @@ func (e SumUsageParamsGroupBy) Valid() bool {
 	default:
 		return false
 	}
+}
+
+// AuditEvent defines model for AuditEvent.
+type AuditEvent struct {
+	// Action Such as key.create, key.rotate, limit.set or price.delete
+	Action string `json:"action"`
+
+	// Actor The user of the key that made the change
+	Actor string `json:"actor"`
+
+	// ActorKey Its id
+	ActorKey *string   `json:"actor_key,omitempty"`
+	At       time.Time `json:"at"`
+
+	// Detail What it is then, as JSON
+	Detail *string `json:"detail,omitempty"`
+	ID     string  `json:"id"`
+
+	// Object The id of what was changed
+	Object string `json:"object"`
+
+	// Tenant Whose thing was changed; absent for what belongs to no tenant
+	Tenant *string `json:"tenant,omitempty"`
+}
+
+// AuditList defines model for AuditList.
+type AuditList struct {
+	Items      []AuditEvent `json:"items"`
+	NextCursor *string      `json:"next_cursor,omitempty"`
 }
 
 // CPU defines model for CPU.
@@ -575,12 +625,18 @@ type Key struct {
 	// Kind admin and tenant: people and programs; node: device plugins; endpoint: users of the gateway
 	Kind       KeyKind    `json:"kind"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
-	Name       string     `json:"name"`
+
+	// Member Of the tenant, for whom the key acts; limits of members count by it
+	Member string `json:"member"`
+	Name   string `json:"name"`
 
 	// Prefix The first characters of the plaintext
 	Prefix string `json:"prefix"`
-	Role   string `json:"role"`
-	Tenant string `json:"tenant"`
+
+	// PriorUntil How long the text before the last rotation opens, too
+	PriorUntil *time.Time `json:"prior_until,omitempty"`
+	Role       string     `json:"role"`
+	Tenant     string     `json:"tenant"`
 }
 
 // KeyCreate defines model for KeyCreate.
@@ -590,7 +646,10 @@ type KeyCreate struct {
 
 	// Kind admin and tenant: people and programs; node: device plugins; endpoint: users of the gateway
 	Kind KeyKind `json:"kind"`
-	Name string  `json:"name"`
+
+	// Member Of the tenant, for whom the key acts; who is no admin makes keys for themselves. The caller when left out, the key's name for the service's administrators
+	Member *string `json:"member,omitempty"`
+	Name   string  `json:"name"`
 
 	// Role Of a tenant key; the other kinds have one role each
 	Role *KeyRole `json:"role,omitempty"`
@@ -618,6 +677,47 @@ type KeyList struct {
 
 // KeyRole Of a tenant key; the other kinds have one role each
 type KeyRole string
+
+// KeyRotate defines model for KeyRotate.
+type KeyRotate struct {
+	// OverlapS Seconds for which the earlier text opens, too; a day when left out
+	OverlapS *int64 `json:"overlap_s,omitempty"`
+}
+
+// LimitList defines model for LimitList.
+type LimitList struct {
+	Items      []UsageLimit `json:"items"`
+	NextCursor *string      `json:"next_cursor,omitempty"`
+}
+
+// LimitScope What the subject is; all limits that a request has are kept, the tightest wins
+type LimitScope string
+
+// LimitUsed What was used or reserved this month; absent when nothing was
+type LimitUsed struct {
+	Money float64 `json:"money"`
+
+	// Month Such as 2026-01
+	Month  string `json:"month"`
+	Tokens int64  `json:"tokens"`
+}
+
+// LimitWrite defines model for LimitWrite.
+type LimitWrite struct {
+	Concurrency       *int64   `json:"concurrency,omitempty"`
+	Model             *string  `json:"model,omitempty"`
+	MoneyPerMonth     *float64 `json:"money_per_month,omitempty"`
+	RequestsPerMinute *int64   `json:"requests_per_minute,omitempty"`
+
+	// Scope What the subject is; all limits that a request has are kept, the tightest wins
+	Scope   LimitScope `json:"scope"`
+	Subject string     `json:"subject"`
+
+	// Tenant Of a member; the caller's own when left out
+	Tenant          *string `json:"tenant,omitempty"`
+	TokensPerMinute *int64  `json:"tokens_per_minute,omitempty"`
+	TokensPerMonth  *int64  `json:"tokens_per_month,omitempty"`
+}
 
 // Memory Absent when the card does not report its memory
 type Memory struct {
@@ -727,6 +827,43 @@ type PluginVersion struct {
 type PluginVersionList struct {
 	Items      []PluginVersion `json:"items"`
 	NextCursor *string         `json:"next_cursor,omitempty"`
+}
+
+// Price defines model for Price.
+type Price struct {
+	// Cached Of a million tokens of prompts that the engine had in its cache
+	Cached float64 `json:"cached"`
+
+	// Completion Of a million tokens of answers
+	Completion float64 `json:"completion"`
+
+	// Model As clients name it
+	Model string `json:"model"`
+
+	// Prompt Of a million tokens of prompts
+	Prompt float64 `json:"prompt"`
+
+	// Request Of one request
+	Request   float64   `json:"request"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+// PriceList defines model for PriceList.
+type PriceList struct {
+	Items      []Price `json:"items"`
+	NextCursor *string `json:"next_cursor,omitempty"`
+}
+
+// PriceWrite defines model for PriceWrite.
+type PriceWrite struct {
+	// Cached That of the prompt when left out
+	Cached     *float64 `json:"cached,omitempty"`
+	Completion *float64 `json:"completion,omitempty"`
+	Model      string   `json:"model"`
+
+	// Prompt Of a million tokens, in steps of 0.001; 0 when left out
+	Prompt  *float64 `json:"prompt,omitempty"`
+	Request *float64 `json:"request,omitempty"`
 }
 
 // Problem RFC 9457
@@ -871,6 +1008,40 @@ type Usage struct {
 	Tries int     `json:"tries"`
 }
 
+// UsageLimit defines model for UsageLimit.
+type UsageLimit struct {
+	// Concurrency Requests at the same time
+	Concurrency *int64    `json:"concurrency,omitempty"`
+	CreatedAt   time.Time `json:"created_at"`
+	ID          string    `json:"id"`
+
+	// Model Absent for all models together
+	Model *string `json:"model,omitempty"`
+
+	// MoneyPerMonth In the unit that prices are in, in a month, UTC
+	MoneyPerMonth *float64 `json:"money_per_month,omitempty"`
+
+	// RequestsPerMinute In any minute
+	RequestsPerMinute *int64 `json:"requests_per_minute,omitempty"`
+
+	// Scope What the subject is; all limits that a request has are kept, the tightest wins
+	Scope LimitScope `json:"scope"`
+
+	// Subject A key's id, a member or a tenant
+	Subject string `json:"subject"`
+	Tenant  string `json:"tenant"`
+
+	// TokensPerMinute Of prompts and answers, in any minute
+	TokensPerMinute *int64 `json:"tokens_per_minute,omitempty"`
+
+	// TokensPerMonth In a month, UTC
+	TokensPerMonth *int64    `json:"tokens_per_month,omitempty"`
+	UpdatedAt      time.Time `json:"updated_at"`
+
+	// Used What was used or reserved this month; absent when nothing was
+	Used *LimitUsed `json:"used,omitempty"`
+}
+
 // UsageList defines model for UsageList.
 type UsageList struct {
 	Items      []Usage `json:"items"`
@@ -921,6 +1092,14 @@ type Namespace = string
 
 // To defines model for To.
 type To = time.Time
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
 
 // ListEndpointsParams defines parameters for ListEndpoints.
 type ListEndpointsParams struct {
@@ -997,8 +1176,29 @@ type ListKeysParams struct {
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 }
 
+// ListLimitsParams defines parameters for ListLimits.
+type ListLimitsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
 // ListPluginVersionsParams defines parameters for ListPluginVersions.
 type ListPluginVersionsParams struct {
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Cursor next_cursor of the page before
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// DeletePriceParams defines parameters for DeletePrice.
+type DeletePriceParams struct {
+	Model string `form:"model" json:"model"`
+}
+
+// ListPricesParams defines parameters for ListPrices.
+type ListPricesParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// Cursor next_cursor of the page before
@@ -1048,11 +1248,23 @@ type ReportIntentJSONRequestBody = IntentReport
 // CreateKeyJSONRequestBody defines body for CreateKey for application/json ContentType.
 type CreateKeyJSONRequestBody = KeyCreate
 
+// RotateKeyJSONRequestBody defines body for RotateKey for application/json ContentType.
+type RotateKeyJSONRequestBody = KeyRotate
+
+// SetLimitJSONRequestBody defines body for SetLimit for application/json ContentType.
+type SetLimitJSONRequestBody = LimitWrite
+
 // UpdatePluginJSONRequestBody defines body for UpdatePlugin for application/json ContentType.
 type UpdatePluginJSONRequestBody = PluginUpdate
 
+// SetPriceJSONRequestBody defines body for SetPrice for application/json ContentType.
+type SetPriceJSONRequestBody = PriceWrite
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// ListAudit Who changed keys, limits and prices, newest first
+	// (GET /api/v1/audit)
+	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
 	// ListEndpoints The models that the gateway serves
 	// (GET /api/v1/endpoints)
 	ListEndpoints(w http.ResponseWriter, r *http.Request, params ListEndpointsParams)
@@ -1104,6 +1316,21 @@ type ServerInterface interface {
 	// DeleteKey Delete a key; it stops working within a second
 	// (DELETE /api/v1/keys/{id})
 	DeleteKey(w http.ResponseWriter, r *http.Request, id ID)
+	// RetireKey End the text that a rotated key had before; it stops working within a second
+	// (POST /api/v1/keys/{id}/retire)
+	RetireKey(w http.ResponseWriter, r *http.Request, id ID)
+	// RotateKey Give a key another text; the one that it had opens for a while, too
+	// (POST /api/v1/keys/{id}/rotate)
+	RotateKey(w http.ResponseWriter, r *http.Request, id ID)
+	// ListLimits The limits of keys, members and tenants, with what was used of their budgets
+	// (GET /api/v1/limits)
+	ListLimits(w http.ResponseWriter, r *http.Request, params ListLimitsParams)
+	// SetLimit Set the limit of a subject and a model, in place of the one that they have
+	// (PUT /api/v1/limits)
+	SetLimit(w http.ResponseWriter, r *http.Request)
+	// DeleteLimit Delete a limit
+	// (DELETE /api/v1/limits/{id})
+	DeleteLimit(w http.ResponseWriter, r *http.Request, id ID)
 	// ListNodes Every node with what is free on it now
 	// (GET /api/v1/nodes)
 	ListNodes(w http.ResponseWriter, r *http.Request)
@@ -1122,6 +1349,15 @@ type ServerInterface interface {
 	// UpdatePlugin Switch a plugin on or off, or weigh it
 	// (PUT /api/v1/plugins/{name})
 	UpdatePlugin(w http.ResponseWriter, r *http.Request, name string)
+	// DeletePrice Delete the price of a model
+	// (DELETE /api/v1/prices)
+	DeletePrice(w http.ResponseWriter, r *http.Request, params DeletePriceParams)
+	// ListPrices What models cost
+	// (GET /api/v1/prices)
+	ListPrices(w http.ResponseWriter, r *http.Request, params ListPricesParams)
+	// SetPrice Set the price of a model, in place of the one that it has
+	// (PUT /api/v1/prices)
+	SetPrice(w http.ResponseWriter, r *http.Request)
 	// ListQueue The jobs that wait for room, in the order in which they are tried
 	// (GET /api/v1/queue)
 	ListQueue(w http.ResponseWriter, r *http.Request)
@@ -1153,6 +1389,52 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// ListAudit operation middleware
+func (siw *ServerInterfaceWrapper) ListAudit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAudit(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // ListEndpoints operation middleware
 func (siw *ServerInterfaceWrapper) ListEndpoints(w http.ResponseWriter, r *http.Request) {
@@ -1801,6 +2083,144 @@ func (siw *ServerInterfaceWrapper) DeleteKey(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// RetireKey operation middleware
+func (siw *ServerInterfaceWrapper) RetireKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RetireKey(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RotateKey operation middleware
+func (siw *ServerInterfaceWrapper) RotateKey(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RotateKey(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListLimits operation middleware
+func (siw *ServerInterfaceWrapper) ListLimits(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListLimitsParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListLimits(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetLimit operation middleware
+func (siw *ServerInterfaceWrapper) SetLimit(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetLimit(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteLimit operation middleware
+func (siw *ServerInterfaceWrapper) DeleteLimit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteLimit(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListNodes operation middleware
 func (siw *ServerInterfaceWrapper) ListNodes(w http.ResponseWriter, r *http.Request) {
 
@@ -1932,6 +2352,99 @@ func (siw *ServerInterfaceWrapper) UpdatePlugin(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UpdatePlugin(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeletePrice operation middleware
+func (siw *ServerInterfaceWrapper) DeletePrice(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeletePriceParams
+
+	// ------------- Required query parameter "model" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "model", r.URL.Query(), &params.Model, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "model"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "model", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeletePrice(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListPrices operation middleware
+func (siw *ServerInterfaceWrapper) ListPrices(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListPricesParams
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListPrices(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetPrice operation middleware
+func (siw *ServerInterfaceWrapper) SetPrice(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetPrice(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2314,6 +2827,15 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/keys", wrapper.ListKeys)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/keys", wrapper.CreateKey)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/api/v1/keys/{id}", wrapper.DeleteKey)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/keys/{id}/rotate", wrapper.RotateKey)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/keys/{id}/retire", wrapper.RetireKey)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/limits", wrapper.ListLimits)
+	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/api/v1/limits", wrapper.SetLimit)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/api/v1/limits/{id}", wrapper.DeleteLimit)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/api/v1/prices", wrapper.DeletePrice)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/prices", wrapper.ListPrices)
+	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/api/v1/prices", wrapper.SetPrice)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/audit", wrapper.ListAudit)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/endpoints", wrapper.ListEndpoints)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/endpoints", wrapper.CreateEndpoint)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/api/v1/endpoints/{id}", wrapper.DeleteEndpoint)
@@ -2329,6 +2851,45 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 }
 
 type ProblemApplicationProblemPlusJSONResponse Problem
+
+type ListAuditRequestObject struct {
+	Params ListAuditParams
+}
+
+type ListAuditResponseObject interface {
+	VisitListAuditResponse(w http.ResponseWriter) error
+}
+
+type ListAudit200JSONResponse AuditList
+
+func (response ListAudit200JSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListAuditdefaultApplicationProblemPlusJSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type ListEndpointsRequestObject struct {
 	Params ListEndpointsParams
@@ -3017,6 +3578,196 @@ func (response DeleteKeydefaultApplicationProblemPlusJSONResponse) VisitDeleteKe
 	return err
 }
 
+type RetireKeyRequestObject struct {
+	ID ID `json:"id"`
+}
+
+type RetireKeyResponseObject interface {
+	VisitRetireKeyResponse(w http.ResponseWriter) error
+}
+
+type RetireKey200JSONResponse Key
+
+func (response RetireKey200JSONResponse) VisitRetireKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RetireKeydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RetireKeydefaultApplicationProblemPlusJSONResponse) VisitRetireKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateKeyRequestObject struct {
+	ID   ID `json:"id"`
+	Body *RotateKeyJSONRequestBody
+}
+
+type RotateKeyResponseObject interface {
+	VisitRotateKeyResponse(w http.ResponseWriter) error
+}
+
+type RotateKey201JSONResponse KeyCreated
+
+func (response RotateKey201JSONResponse) VisitRotateKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateKeydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RotateKeydefaultApplicationProblemPlusJSONResponse) VisitRotateKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListLimitsRequestObject struct {
+	Params ListLimitsParams
+}
+
+type ListLimitsResponseObject interface {
+	VisitListLimitsResponse(w http.ResponseWriter) error
+}
+
+type ListLimits200JSONResponse LimitList
+
+func (response ListLimits200JSONResponse) VisitListLimitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListLimitsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListLimitsdefaultApplicationProblemPlusJSONResponse) VisitListLimitsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetLimitRequestObject struct {
+	Body *SetLimitJSONRequestBody
+}
+
+type SetLimitResponseObject interface {
+	VisitSetLimitResponse(w http.ResponseWriter) error
+}
+
+type SetLimit200JSONResponse UsageLimit
+
+func (response SetLimit200JSONResponse) VisitSetLimitResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetLimitdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response SetLimitdefaultApplicationProblemPlusJSONResponse) VisitSetLimitResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteLimitRequestObject struct {
+	ID ID `json:"id"`
+}
+
+type DeleteLimitResponseObject interface {
+	VisitDeleteLimitResponse(w http.ResponseWriter) error
+}
+
+type DeleteLimit204Response struct {
+}
+
+func (response DeleteLimit204Response) VisitDeleteLimitResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type DeleteLimitdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response DeleteLimitdefaultApplicationProblemPlusJSONResponse) VisitDeleteLimitResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListNodesRequestObject struct {
 }
 
@@ -3244,6 +3995,117 @@ type UpdatePlugindefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response UpdatePlugindefaultApplicationProblemPlusJSONResponse) VisitUpdatePluginResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeletePriceRequestObject struct {
+	Params DeletePriceParams
+}
+
+type DeletePriceResponseObject interface {
+	VisitDeletePriceResponse(w http.ResponseWriter) error
+}
+
+type DeletePrice204Response struct {
+}
+
+func (response DeletePrice204Response) VisitDeletePriceResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type DeletePricedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response DeletePricedefaultApplicationProblemPlusJSONResponse) VisitDeletePriceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPricesRequestObject struct {
+	Params ListPricesParams
+}
+
+type ListPricesResponseObject interface {
+	VisitListPricesResponse(w http.ResponseWriter) error
+}
+
+type ListPrices200JSONResponse PriceList
+
+func (response ListPrices200JSONResponse) VisitListPricesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListPricesdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListPricesdefaultApplicationProblemPlusJSONResponse) VisitListPricesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetPriceRequestObject struct {
+	Body *SetPriceJSONRequestBody
+}
+
+type SetPriceResponseObject interface {
+	VisitSetPriceResponse(w http.ResponseWriter) error
+}
+
+type SetPrice200JSONResponse Price
+
+func (response SetPrice200JSONResponse) VisitSetPriceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetPricedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response SetPricedefaultApplicationProblemPlusJSONResponse) VisitSetPriceResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -3537,6 +4399,9 @@ func (response GetReadydefaultApplicationProblemPlusJSONResponse) VisitGetReadyR
 
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+	// ListAudit Who changed keys, limits and prices, newest first
+	// (GET /api/v1/audit)
+	ListAudit(ctx context.Context, request ListAuditRequestObject) (ListAuditResponseObject, error)
 	// ListEndpoints The models that the gateway serves
 	// (GET /api/v1/endpoints)
 	ListEndpoints(ctx context.Context, request ListEndpointsRequestObject) (ListEndpointsResponseObject, error)
@@ -3588,6 +4453,21 @@ type StrictServerInterface interface {
 	// DeleteKey Delete a key; it stops working within a second
 	// (DELETE /api/v1/keys/{id})
 	DeleteKey(ctx context.Context, request DeleteKeyRequestObject) (DeleteKeyResponseObject, error)
+	// RetireKey End the text that a rotated key had before; it stops working within a second
+	// (POST /api/v1/keys/{id}/retire)
+	RetireKey(ctx context.Context, request RetireKeyRequestObject) (RetireKeyResponseObject, error)
+	// RotateKey Give a key another text; the one that it had opens for a while, too
+	// (POST /api/v1/keys/{id}/rotate)
+	RotateKey(ctx context.Context, request RotateKeyRequestObject) (RotateKeyResponseObject, error)
+	// ListLimits The limits of keys, members and tenants, with what was used of their budgets
+	// (GET /api/v1/limits)
+	ListLimits(ctx context.Context, request ListLimitsRequestObject) (ListLimitsResponseObject, error)
+	// SetLimit Set the limit of a subject and a model, in place of the one that they have
+	// (PUT /api/v1/limits)
+	SetLimit(ctx context.Context, request SetLimitRequestObject) (SetLimitResponseObject, error)
+	// DeleteLimit Delete a limit
+	// (DELETE /api/v1/limits/{id})
+	DeleteLimit(ctx context.Context, request DeleteLimitRequestObject) (DeleteLimitResponseObject, error)
 	// ListNodes Every node with what is free on it now
 	// (GET /api/v1/nodes)
 	ListNodes(ctx context.Context, request ListNodesRequestObject) (ListNodesResponseObject, error)
@@ -3606,6 +4486,15 @@ type StrictServerInterface interface {
 	// UpdatePlugin Switch a plugin on or off, or weigh it
 	// (PUT /api/v1/plugins/{name})
 	UpdatePlugin(ctx context.Context, request UpdatePluginRequestObject) (UpdatePluginResponseObject, error)
+	// DeletePrice Delete the price of a model
+	// (DELETE /api/v1/prices)
+	DeletePrice(ctx context.Context, request DeletePriceRequestObject) (DeletePriceResponseObject, error)
+	// ListPrices What models cost
+	// (GET /api/v1/prices)
+	ListPrices(ctx context.Context, request ListPricesRequestObject) (ListPricesResponseObject, error)
+	// SetPrice Set the price of a model, in place of the one that it has
+	// (PUT /api/v1/prices)
+	SetPrice(ctx context.Context, request SetPriceRequestObject) (SetPriceResponseObject, error)
 	// ListQueue The jobs that wait for room, in the order in which they are tried
 	// (GET /api/v1/queue)
 	ListQueue(ctx context.Context, request ListQueueRequestObject) (ListQueueResponseObject, error)
@@ -3666,6 +4555,32 @@ type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
 	options     StrictHTTPServerOptions
+}
+
+// ListAudit operation middleware
+func (sh *strictHandler) ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams) {
+	var request ListAuditRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAudit(ctx, request.(ListAuditRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAudit")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListAuditResponseObject); ok {
+		if err := validResponse.VisitListAuditResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
 }
 
 // ListEndpoints operation middleware
@@ -4143,6 +5058,148 @@ func (sh *strictHandler) DeleteKey(w http.ResponseWriter, r *http.Request, id ID
 	}
 }
 
+// RetireKey operation middleware
+func (sh *strictHandler) RetireKey(w http.ResponseWriter, r *http.Request, id ID) {
+	var request RetireKeyRequestObject
+
+	request.ID = id
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RetireKey(ctx, request.(RetireKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RetireKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RetireKeyResponseObject); ok {
+		if err := validResponse.VisitRetireKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RotateKey operation middleware
+func (sh *strictHandler) RotateKey(w http.ResponseWriter, r *http.Request, id ID) {
+	var request RotateKeyRequestObject
+
+	request.ID = id
+
+	var body RotateKeyJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RotateKey(ctx, request.(RotateKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RotateKey")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RotateKeyResponseObject); ok {
+		if err := validResponse.VisitRotateKeyResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListLimits operation middleware
+func (sh *strictHandler) ListLimits(w http.ResponseWriter, r *http.Request, params ListLimitsParams) {
+	var request ListLimitsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListLimits(ctx, request.(ListLimitsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListLimits")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListLimitsResponseObject); ok {
+		if err := validResponse.VisitListLimitsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetLimit operation middleware
+func (sh *strictHandler) SetLimit(w http.ResponseWriter, r *http.Request) {
+	var request SetLimitRequestObject
+
+	var body SetLimitJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetLimit(ctx, request.(SetLimitRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetLimit")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetLimitResponseObject); ok {
+		if err := validResponse.VisitSetLimitResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeleteLimit operation middleware
+func (sh *strictHandler) DeleteLimit(w http.ResponseWriter, r *http.Request, id ID) {
+	var request DeleteLimitRequestObject
+
+	request.ID = id
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteLimit(ctx, request.(DeleteLimitRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteLimit")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteLimitResponseObject); ok {
+		if err := validResponse.VisitDeleteLimitResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ListNodes operation middleware
 func (sh *strictHandler) ListNodes(w http.ResponseWriter, r *http.Request) {
 	var request ListNodesRequestObject
@@ -4293,6 +5350,89 @@ func (sh *strictHandler) UpdatePlugin(w http.ResponseWriter, r *http.Request, na
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(UpdatePluginResponseObject); ok {
 		if err := validResponse.VisitUpdatePluginResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeletePrice operation middleware
+func (sh *strictHandler) DeletePrice(w http.ResponseWriter, r *http.Request, params DeletePriceParams) {
+	var request DeletePriceRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeletePrice(ctx, request.(DeletePriceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeletePrice")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeletePriceResponseObject); ok {
+		if err := validResponse.VisitDeletePriceResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListPrices operation middleware
+func (sh *strictHandler) ListPrices(w http.ResponseWriter, r *http.Request, params ListPricesParams) {
+	var request ListPricesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListPrices(ctx, request.(ListPricesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListPrices")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListPricesResponseObject); ok {
+		if err := validResponse.VisitListPricesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// SetPrice operation middleware
+func (sh *strictHandler) SetPrice(w http.ResponseWriter, r *http.Request) {
+	var request SetPriceRequestObject
+
+	var body SetPriceJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.SetPrice(ctx, request.(SetPriceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetPrice")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(SetPriceResponseObject); ok {
+		if err := validResponse.VisitSetPriceResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -29,6 +29,9 @@ const bodyLimit = 1 << 20
 // bodies are the types of the request bodies, so that a wrong one is refused with its place.
 var bodies = map[string]func() any{
 	"createKey":      func() any { return &api.KeyCreate{} },
+	"rotateKey":      func() any { return &api.KeyRotate{} },
+	"setLimit":       func() any { return &api.LimitWrite{} },
+	"setPrice":       func() any { return &api.PriceWrite{} },
 	"createEndpoint": func() any { return &api.EndpointWrite{} },
 	"updateEndpoint": func() any { return &api.EndpointWrite{} },
 	"updatePlugin":   func() any { return &api.PluginUpdate{} },
@@ -111,7 +114,8 @@ func (g *gate) check(w http.ResponseWriter, r *http.Request) (*http.Request, err
 			g.refused(operation, r, err)
 			return r, err
 		}
-		r = r.WithContext(context.WithValue(r.Context(), whoKey{}, who))
+		ctx := store.WithActor(r.Context(), store.Actor{User: who.User, KeyID: who.KeyID})
+		r = r.WithContext(context.WithValue(ctx, whoKey{}, who))
 	}
 	if err := readBody(w, r, operation); err != nil {
 		return r, err

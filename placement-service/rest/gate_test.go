@@ -28,6 +28,7 @@ var callers = map[string]identity.Who{
 const (
 	people   = "operator, tenant's admin, member, viewer, anonymous viewer"
 	workers  = "operator, tenant's admin, member"
+	admins   = "operator, tenant's admin"
 	operator = "operator"
 	everyone = people + ", node, endpoint"
 )
@@ -41,6 +42,10 @@ var allowed = map[string]string{
 	"listPluginVersions":   operator,
 	"restorePluginVersion": operator,
 	"listKeys":             workers, "createKey": workers, "deleteKey": workers,
+	"rotateKey": workers, "retireKey": workers,
+	"listLimits": people, "setLimit": admins, "deleteLimit": admins,
+	"listPrices": people, "setPrice": operator, "deletePrice": operator,
+	"listAudit":     admins,
 	"listEndpoints": people, "getEndpoint": people, "createEndpoint": workers, "updateEndpoint": workers, "deleteEndpoint": workers,
 	"listUsage": people, "sumUsage": people,
 	"listIntents": "operator, node", "claimIntent": "operator, node", "reportIntent": "operator, node",

@@ -20,6 +20,7 @@ of the gateway. The key itself is the only thing on standard output, and is not 
 	kind := c.flags.String("kind", "tenant", "admin, tenant, node or endpoint")
 	role := c.flags.String("role", "", "admin, member, viewer or node; by kind when left out")
 	tenant := c.flags.String("tenant", "", "`tenant` that the key acts for; your own when left out")
+	member := c.flags.String("member", "", "`member` of the tenant for whom the key acts; you when left out")
 	expires := c.flags.Duration("expires", 0, "how long the key is good for, such as 720h; for ever when left out")
 	var endpoints stringList
 	c.flags.Var(&endpoints, "endpoint", "`id` of an endpoint that an endpoint key may use, all when left out; may be repeated")
@@ -38,7 +39,7 @@ of the gateway. The key itself is the only thing on standard output, and is not 
 		if *expires < 0 {
 			return &usageError{"-expires is in the past: write how long the key is good for, such as 720h"}
 		}
-		body := client.KeyCreate{Name: args[0], Kind: client.KeyKind(*kind), Tenant: given(*tenant)}
+		body := client.KeyCreate{Name: args[0], Kind: client.KeyKind(*kind), Tenant: given(*tenant), Member: given(*member)}
 		if *role != "" {
 			r := client.KeyRole(*role)
 			body.Role = &r
@@ -68,6 +69,53 @@ of the gateway. The key itself is the only thing on standard output, and is not 
 	return c
 }
 
+func keyRotateCommand(env Env) *command {
+	c := newCommand(env, "Give a key another text, and print it once", "ID")
+	c.about = `
+The key keeps its id, its limits and its usage. The text that it had is good for a while, too, so that clients can
+change over one by one: -overlap says how long, heteroflow key retire ends it.`
+	conn, out := c.withConnection(), c.withOutput()
+	overlap := c.flags.Duration("overlap", 24*time.Hour, "how long the earlier text is good, up to 2160h; 0s ends it at once")
+	c.run = func(ctx context.Context, args []string) error {
+		if *overlap < 0 || *overlap > 90*24*time.Hour {
+			return &usageError{"-overlap is no time from 0s to 2160h: write how long the earlier text is good, such as 24h"}
+		}
+		service, err := c.service(conn)
+		if err != nil {
+			return err
+		}
+		seconds := int64(*overlap / time.Second)
+		answer, err := service.RotateKeyWithResponse(ctx, args[0], client.KeyRotate{OverlapS: &seconds})
+		rotated, raw, err := made(conn, answer, err)
+		if err != nil {
+			return err
+		}
+		return c.print(out, rotated, raw, func() error {
+			c.tell("Key %s has a new text. Keep it: it is not shown again. The earlier one is good until %s.", rotated.Key.ID, moment(rotated.Key.PriorUntil))
+			return c.printf("%s\n", rotated.Plaintext)
+		})
+	}
+	return c
+}
+
+func keyRetireCommand(env Env) *command {
+	c := newCommand(env, "End the text that a rotated key had before", "ID")
+	conn := c.withConnection()
+	c.run = func(ctx context.Context, args []string) error {
+		service, err := c.service(conn)
+		if err != nil {
+			return err
+		}
+		answer, err := service.RetireKeyWithResponse(ctx, args[0])
+		if err := done(conn, answer, err); err != nil {
+			return err
+		}
+		c.tell("The earlier text of key %s is refused from now on.", args[0])
+		return nil
+	}
+	return c
+}
+
 func keyListCommand(env Env) *command {
 	c := newCommand(env, "List keys, without their secrets", "")
 	conn, out := c.withConnection(), c.withOutput()
@@ -83,9 +131,9 @@ func keyListCommand(env Env) *command {
 			return err
 		}
 		return c.print(out, list, raw, func() error {
-			t := table{{"ID", "Kind", "Name", "Tenant", "Role", "Begins", "Endpoints", "Created", "Expires", "Last Used"}}
+			t := table{{"ID", "Kind", "Name", "Tenant", "Member", "Role", "Begins", "Endpoints", "Created", "Expires", "Last Used"}}
 			for _, k := range list.Items {
-				t.row(k.ID, string(k.Kind), k.Name, dash(k.Tenant), dash(k.Role), k.Prefix, dash(strings.Join(k.Endpoints, ",")),
+				t.row(k.ID, string(k.Kind), k.Name, dash(k.Tenant), dash(k.Member), dash(k.Role), k.Prefix, dash(strings.Join(k.Endpoints, ",")),
 					moment(&k.CreatedAt), dash(moment(k.ExpiresAt)), dash(moment(k.LastUsedAt)))
 			}
 			c.tellNext(list.NextCursor)

@@ -38,6 +38,9 @@ var registry = map[string]func(Env) *command{
 	"job stop": jobStopCommand, "job plan": jobPlanCommand, "job validate": jobValidateCommand,
 	"gpus": gpusCommand, "explain": explainCommand, "replay": replayCommand, "doctor": doctorCommand,
 	"key create": keyCreateCommand, "key list": keyListCommand, "key delete": keyDeleteCommand,
+	"key rotate": keyRotateCommand, "key retire": keyRetireCommand,
+	"limit set": limitSetCommand, "limit list": limitListCommand, "limit delete": limitDeleteCommand,
+	"price set": priceSetCommand, "price list": priceListCommand, "price delete": priceDeleteCommand, "audit": auditCommand,
 	"endpoint create": endpointCreateCommand, "endpoint list": endpointListCommand, "endpoint delete": endpointDeleteCommand,
 	"usage": usageCommand, "version": versionCommand,
 }
@@ -47,6 +50,8 @@ var groups = map[string]string{
 	"job":      "Run jobs, look at them and stop them",
 	"key":      "Make and delete keys of people, programs, nodes and gateway users",
 	"endpoint": "Name models that the gateway serves",
+	"limit":    "Limit what keys, members and tenants use of the gateway",
+	"price":    "Say what models cost, for budgets of money",
 }
 
 // Run runs the command that the arguments name and gives its exit code.
@@ -105,7 +110,7 @@ func (g group) Help() string {
 
 // help is the text without a command: what there is, common things first.
 func help(commands map[string]cli.CommandFactory) string {
-	order := []string{"dev", "gpus", "job", "explain", "replay", "doctor", "usage", "key", "endpoint", "server", "gateway", "engine", "version"}
+	order := []string{"dev", "gpus", "job", "explain", "replay", "doctor", "usage", "key", "endpoint", "limit", "price", "audit", "server", "gateway", "engine", "version"}
 	var b strings.Builder
 	b.WriteString("Usage: heteroflow [-version] [-help] <command> [flags] [arguments]\n\nCommands:\n")
 	for _, name := range order {

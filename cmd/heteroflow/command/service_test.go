@@ -111,6 +111,70 @@ func TestKeys(t *testing.T) {
 	golden(t, "key_create_bad", bad.call(t, nil, "key", "create", "x"))
 }
 
+func TestKeys_RotateAndRetire(t *testing.T) {
+	t.Parallel()
+	rotated := strings.Replace(key, `"role"`, `"prior_until":"2026-01-02T00:00:00Z","role"`, 1)
+	f := newFake(t, map[string]any{
+		"POST /api/v1/keys/k1/rotate": answer{http.StatusCreated, `{"key":` + rotated + `,"plaintext":"hf-tenant-new"}`},
+		"POST /api/v1/keys/k1/retire": key,
+	})
+	golden(t, "key_rotate", f.call(t, nil, "key", "rotate", "-overlap", "1h", "k1"))
+	if body := string(f.last(t, "POST /api/v1/keys/k1/rotate").body); body != `{"overlap_s":3600}` {
+		t.Errorf("sent %s", body)
+	}
+	golden(t, "key_retire", f.call(t, nil, "key", "retire", "k1"))
+	if r := f.call(t, nil, "key", "rotate", "-overlap", "9000h", "k1"); r.code != 1 || !strings.Contains(r.errors, "-overlap is no time from 0s to 2160h") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	const limit = `{"id":"l1","tenant":"research","scope":"member","subject":"ann","model":"m","requests_per_minute":60,"money_per_month":2.5,"used":{"month":"2026-01","tokens":7,"money":0.25},"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z"}`
+	f := newFake(t, map[string]any{
+		"PUT /api/v1/limits":       limit,
+		"GET /api/v1/limits":       `{"items":[` + limit + `,{"id":"l2","tenant":"research","scope":"tenant","subject":"research","concurrency":0,"created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-01T00:00:00Z"}]}`,
+		"DELETE /api/v1/limits/l1": answer{http.StatusNoContent, ""},
+	})
+	if r := f.call(t, nil, "limit", "set", "member", "ann", "-model", "m", "-requests-per-minute", "60", "-money-per-month", "2.5"); r.code != 0 || r.out != "l1\n" {
+		t.Errorf("%+v", r)
+	}
+	if body := string(f.last(t, "PUT /api/v1/limits").body); body != `{"model":"m","money_per_month":2.5,"requests_per_minute":60,"scope":"member","subject":"ann"}` {
+		t.Errorf("sent %s", body)
+	}
+	golden(t, "limit_list", f.call(t, nil, "limit", "list"))
+	golden(t, "limit_delete", f.call(t, nil, "limit", "delete", "l1"))
+	for want, args := range map[string][]string{
+		`"planet" is no scope: write key, member or tenant`: {"planet", "x", "-concurrency", "1"},
+		"no number is given":                                {"key", "x"},
+		"write a whole number of 0 or more":                 {"key", "x", "-concurrency", "-1"},
+		"write a number of 0 or more":                       {"key", "x", "-money-per-month", "much"},
+	} {
+		if r := f.call(t, nil, append([]string{"limit", "set"}, args...)...); r.code != 1 || !strings.Contains(r.errors, want) {
+			t.Errorf("%v: %+v", args, r)
+		}
+	}
+}
+
+func TestPricesAndAudit(t *testing.T) {
+	t.Parallel()
+	const price = `{"model":"m","prompt":2.5,"cached":0.5,"completion":10,"request":0,"updated_at":"2026-01-01T00:00:00Z"}`
+	f := newFake(t, map[string]any{
+		"PUT /api/v1/prices": price, "GET /api/v1/prices": `{"items":[` + price + `]}`, "DELETE /api/v1/prices": answer{http.StatusNoContent, ""},
+		"GET /api/v1/audit": `{"items":[{"id":"a1","at":"2026-01-01T00:00:00Z","tenant":"research","actor":"root","action":"key.rotate","object":"k1"}]}`,
+	})
+	golden(t, "price_set", f.call(t, nil, "price", "set", "m", "-prompt", "2.5", "-cached", "0.5", "-completion", "10"))
+	if body := string(f.last(t, "PUT /api/v1/prices").body); body != `{"cached":0.5,"completion":10,"model":"m","prompt":2.5}` {
+		t.Errorf("sent %s", body)
+	}
+	golden(t, "price_list", f.call(t, nil, "price", "list"))
+	golden(t, "price_delete", f.call(t, nil, "price", "delete", "m"))
+	if asked := f.last(t, "DELETE /api/v1/prices"); asked.query["model"][0] != "m" {
+		t.Errorf("asked %+v", asked)
+	}
+	golden(t, "audit", f.call(t, nil, "audit"))
+}
+
 const endpoint = `{"id":"e1","tenant":"research","model":"sim-7b","service":"sim-llm","policy":"round_robin","created_at":"2026-01-01T00:00:00Z","version":1}`
 
 func TestEndpoints(t *testing.T) {
