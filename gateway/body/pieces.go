@@ -38,6 +38,22 @@ func (r *piecesReader) Read(into []byte) (int, error) {
 	return n, nil
 }
 
+// WriteTo writes what is left, each piece as it lies.
+func (r *piecesReader) WriteTo(w io.Writer) (int64, error) {
+	sum := int64(0)
+	for ; len(r.rest) > 0; r.rest, r.at = r.rest[1:], 0 {
+		if r.at == len(r.rest[0]) {
+			continue
+		}
+		n, err := w.Write(r.rest[0][r.at:])
+		sum += int64(n)
+		if r.at += n; err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
+}
+
 // edit replaces a range of bytes.
 type edit struct {
 	at   Span

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -96,11 +95,12 @@ func (c *call) serveJSON(open func(route.Target) bool) {
 		c.refuse(http.StatusUnsupportedMediaType, "content_encoding", fmt.Sprintf("A body with Content-Encoding %q is not read: send it as it is.", coding))
 		return
 	}
-	raw, err := c.read()
+	raw, err := body.Take(c.r.Body, c.r.ContentLength, c.h.maxBody)
 	if err != nil {
 		c.refuseBody(err)
 		return
 	}
+	defer body.Free(raw)
 	req, err := body.Read(raw)
 	if err != nil {
 		c.refuseBody(err)
@@ -125,35 +125,6 @@ func (c *call) serveJSON(open func(route.Target) bool) {
 			Ask: balance.Ask{Prompt: prompt},
 		}
 	})
-}
-
-// read reads the whole body, without taking a length that is only said for memory that is needed.
-func (c *call) read() ([]byte, error) {
-	length := c.r.ContentLength
-	if length > c.h.maxBody {
-		return nil, body.ErrTooLarge
-	}
-	const atOnce = 1 << 20
-	if length < 0 || length > atOnce {
-		length = atOnce
-	}
-	raw := make([]byte, 0, length+1)
-	for {
-		if len(raw) == cap(raw) {
-			raw = append(raw, 0)[:len(raw)]
-		}
-		n, err := c.r.Body.Read(raw[len(raw):cap(raw)])
-		raw = raw[:len(raw)+n]
-		if int64(len(raw)) > c.h.maxBody {
-			return nil, body.ErrTooLarge
-		}
-		if err == io.EOF {
-			return raw, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // serveForm answers a call whose body is a form with files.

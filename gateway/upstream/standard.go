@@ -9,6 +9,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -38,8 +39,10 @@ func (s *Standard) Send(ctx context.Context, r *Request) (*Response, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(r.Wait, func() { cancel(os.ErrDeadlineExceeded) })
+	var sent *revocable
 	give := func(err error) error {
 		timer.Stop()
+		sent.revoke()
 		cancel(nil)
 		return err
 	}
@@ -52,8 +55,9 @@ func (s *Standard) Send(ctx context.Context, r *Request) (*Response, error) {
 	trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
 	out := (&http.Request{Method: r.Method, URL: target, Header: http.Header{}, ContentLength: r.Length, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}).
 		WithContext(httptrace.WithClientTrace(ctx, trace))
+	sent = &revocable{from: r.Body}
 	if r.Length != 0 {
-		out.Body = io.NopCloser(r.Body)
+		out.Body = sent
 	}
 	for _, f := range r.Header {
 		out.Header[f.Name] = append(out.Header[f.Name], f.Value)
@@ -74,7 +78,7 @@ func (s *Standard) Send(ctx context.Context, r *Request) (*Response, error) {
 	return &Response{
 		Status: resp.StatusCode, Header: resp.Header, Length: resp.ContentLength,
 		Unbounded: resp.ContentLength < 0 && len(resp.TransferEncoding) == 0,
-		Body:      &standardBody{from: resp.Body, ctx: ctx, timer: timer, cancel: cancel},
+		Body:      &standardBody{from: resp.Body, ctx: ctx, timer: timer, cancel: cancel, sent: sent},
 	}, nil
 }
 
@@ -83,6 +87,7 @@ type standardBody struct {
 	ctx    context.Context //nolint:containedctx // of the one request
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
+	sent   *revocable
 	wait   time.Duration
 	buf    []byte // of Next
 	end    error  // that comes after what Next gave
@@ -129,4 +134,37 @@ func (b *standardBody) Close() {
 	b.timer.Stop()
 	b.cancel(nil)
 	b.from.Close() //nolint:errcheck // nothing of it is wanted
+	b.sent.revoke()
 }
+
+// revocable is the body of a request. net/http may read on after it has answered, which one that lies in memory does
+// not allow.
+type revocable struct {
+	from    io.Reader
+	mu      sync.Mutex
+	revoked bool
+}
+
+func (r *revocable) Read(p []byte) (int, error) {
+	if _, inMem := r.from.(io.WriterTo); !inMem {
+		return r.from.Read(p) // as long as who sends it takes
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.revoked {
+		return 0, os.ErrClosed
+	}
+	return r.from.Read(p)
+}
+
+func (r *revocable) revoke() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.revoked = true
+}
+
+// Close implements io.Closer.
+func (r *revocable) Close() error { return nil }

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/heteroflow/heteroflow/internal/store/sqlgen"
@@ -48,7 +50,7 @@ type Usage struct {
 	FirstByte        time.Duration // from start to the first byte to the client; 0 when there was none
 }
 
-// usageColumns is the order in which usageArgs gives a record.
+// usageColumns is the order in which appendUsage gives a record.
 const usageColumns = "id, tenant, key_id, endpoint_id, model, service, backend, operation, ending, stream, " +
 	"prompt_tokens, completion_tokens, status, tries, started_at, duration_us, first_byte_us, " +
 	"served_model, cached_tokens, estimated, chunks, tried"
@@ -57,14 +59,13 @@ const usageColumns = "id, tenant, key_id, endpoint_id, model, service, backend, 
 const usageBatch = 500
 
 // Texts are cleaned: the model is whatever a client asked for, and one bad name must not lose a batch.
-func usageArgs(u Usage) []any {
-	return []any{
+func appendUsage(args []any, u *Usage) []any {
+	return append(args,
 		clean(u.ID), clean(u.Tenant), clean(u.KeyID), clean(u.EndpointID), clean(u.Model), clean(u.Service),
 		clean(u.Backend), clean(u.Operation), clean(u.End), u.Stream,
 		nullInt(u.PromptTokens), nullInt(u.CompletionTokens), int64(u.Status), int64(u.Tries),
 		micros(u.StartedAt), u.Duration.Microseconds(), u.FirstByte.Microseconds(),
-		clean(u.ServedModel), nullInt(u.CachedTokens), u.Estimated, int64(u.Chunks), clean(u.Tried),
-	}
+		clean(u.ServedModel), nullInt(u.CachedTokens), u.Estimated, int64(u.Chunks), clean(u.Tried))
 }
 
 // AddUsage keeps the records, all or none; those whose id is known already change nothing.
@@ -89,27 +90,39 @@ func (s *Store) AddUsage(ctx context.Context, records []Usage) error {
 	return nil
 }
 
-// insertUsage is written by hand because the number of rows is not known to sqlc.
-func insertUsage(ctx context.Context, tx *sql.Tx, batch []Usage) error {
-	var query strings.Builder
-	query.WriteString("INSERT INTO usage_records (" + usageColumns + ") VALUES ")
-	var args []any
-	for i, u := range batch {
-		if i > 0 {
-			query.WriteByte(',')
+// usageWidth is how many values a row of usage has.
+var usageWidth = strings.Count(usageColumns, ",") + 1
+
+// fullUsageInsert is the statement of a whole batch, which there are many of where there is much to do.
+var fullUsageInsert = sync.OnceValue(func() string { return usageInsert(usageBatch) })
+
+// usageInsert is written by hand because the number of rows is not known to sqlc.
+func usageInsert(rows int) string {
+	query := append(make([]byte, 0, 100+rows*usageWidth*7), "INSERT INTO usage_records ("+usageColumns+") VALUES "...)
+	for n := range rows * usageWidth {
+		switch {
+		case n%usageWidth > 0:
+			query = append(query, ',')
+		case n > 0:
+			query = append(query, "),("...)
+		default:
+			query = append(query, '(')
 		}
-		query.WriteByte('(')
-		for j, arg := range usageArgs(u) {
-			if j > 0 {
-				query.WriteByte(',')
-			}
-			args = append(args, arg)
-			fmt.Fprintf(&query, "$%d", len(args))
-		}
-		query.WriteByte(')')
+		query = strconv.AppendInt(append(query, '$'), int64(n+1), 10)
 	}
-	query.WriteString(" ON CONFLICT (id) DO NOTHING")
-	_, err := tx.ExecContext(ctx, query.String(), args...)
+	return string(append(query, ") ON CONFLICT (id) DO NOTHING"...))
+}
+
+func insertUsage(ctx context.Context, tx *sql.Tx, batch []Usage) error {
+	args := make([]any, 0, len(batch)*usageWidth)
+	for i := range batch {
+		args = appendUsage(args, &batch[i])
+	}
+	query := fullUsageInsert
+	if len(batch) < usageBatch {
+		query = func() string { return usageInsert(len(batch)) }
+	}
+	_, err := tx.ExecContext(ctx, query(), args...)
 	return err
 }
 
