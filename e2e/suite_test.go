@@ -162,6 +162,7 @@ var scenarios = []scenario{
 	{name: "jobspecs", run: jobspecExamples},
 	{name: "two brands", run: twoBrands, want: needsDocker},
 	{name: "inference", run: inferenceService},
+	{name: "scaled to zero", run: scaledToZero},
 	{name: "bad input", run: badInput},
 	{name: "kill -9", run: killNine},
 }

@@ -197,7 +197,11 @@ func (c *Cluster) startGateway() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	args := []string{"gateway", "-addr", addr.Host, "-nomad", c.AgentURL, "-database", database}
+	config := filepath.Join(c.Dir, "gateway.hcl") // what is scaled to zero is woken by way of the placement service
+	if err := os.WriteFile(config, fmt.Appendf(nil, "hold {\n  wake  = %q\n  token = %q\n}\n", c.URL, c.AdminKey), 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	args := []string{"gateway", "-config", config, "-addr", addr.Host, "-nomad", c.AgentURL, "-database", database}
 	if c.Consuls != "" {
 		args = append(args, "-consul", c.Consuls)
 	}

@@ -112,7 +112,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	select {
 	case engineURL := <-ready:
 		serviceLog.SetLevel(o.LogLevel)
-		g.serve("gateway", func(ctx context.Context) error { return gateway(ctx, o, engineURL, listen.gateway) })
+		g.serve("gateway", func(ctx context.Context) error { return gateway(ctx, o, engineURL, serviceURL, listen.gateway) })
 		banner(o, e.name(), engineURL, serviceURL, "http://"+listen.gateway.Addr().String(), found)
 	case <-g.ctx.Done():
 		err = listen.gateway.Close()
@@ -125,10 +125,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	return errors.Join(err, g.stop())
 }
 
-func gateway(ctx context.Context, o Options, engineURL string, listener net.Listener) error {
+func gateway(ctx context.Context, o Options, engineURL, serviceURL string, listener net.Listener) error {
 	return server.Run(ctx, server.Config{
 		Listener: listener, DatabaseURL: o.DatabaseURL, ConsulAddr: o.ConsulAddr, ConsulToken: o.ConsulToken, NomadAddr: engineURL,
 		Anonymous: true, Logger: o.log("gateway"), Spool: filepath.Join(o.DataDir, "usage-spool"),
+		Hold: server.Hold{WakeAddr: serviceURL},
 	})
 }
 
