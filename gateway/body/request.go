@@ -18,6 +18,8 @@ type Request struct {
 	// MaxTokens is the longest answer asked for, of max_tokens, max_completion_tokens and max_output_tokens; nil
 	// without any.
 	MaxTokens *int64
+	// Choices is how many answers are asked for, of n and best_of; 0 without either.
+	Choices int64
 	// PromptTokens is an estimate: a token for four bytes of text, and one for each number of a prompt of numbers.
 	// Pictures and sounds count nothing.
 	PromptTokens int
@@ -85,6 +87,11 @@ func (r *Request) field(s *scanner, name []byte, at int) (end int, err error) {
 		if n, bad := strconv.ParseInt(string(s.b[at:end]), 10, 64); err == nil && bad == nil && (r.MaxTokens == nil || n > *r.MaxTokens) {
 			r.MaxTokens = &n
 		}
+	case "n", "best_of":
+		end, err = s.value(at)
+		if n, bad := strconv.ParseInt(string(s.b[at:end]), 10, 64); err == nil && bad == nil {
+			r.Choices = max(r.Choices, n)
+		}
 	default:
 		end, err = s.value(at)
 	}
@@ -92,6 +99,16 @@ func (r *Request) field(s *scanner, name []byte, at int) (end int, err error) {
 		r.PromptTokens += (s.text+3)/4 + s.numbers
 	}
 	return end, err
+}
+
+// Longest is how many tokens all answers together may have, 0 or more; nil when that is not said.
+func (r *Request) Longest() *int64 {
+	if r.MaxTokens == nil {
+		return nil
+	}
+	const most = 1 << 30
+	n := min(max(0, *r.MaxTokens), most) * min(max(1, r.Choices), most)
+	return &n
 }
 
 // options reads stream_options.

@@ -229,3 +229,26 @@ func BenchmarkRead(b *testing.B) {
 		})
 	}
 }
+
+// TestLongest: what all answers together may have.
+func TestLongest(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int64{
+		`{"model":"m"}`: -1, `{"model":"m","n":5}`: -1, `{"model":"m","max_tokens":null}`: -1,
+		`{"model":"m","max_tokens":7}`: 7, `{"model":"m","max_completion_tokens":7,"max_tokens":5}`: 7, `{"model":"m","max_output_tokens":0}`: 0,
+		`{"n":3,"model":"m","max_tokens":7}`: 21, `{"model":"m","max_tokens":7,"n":2,"best_of":4}`: 28, `{"model":"m","max_tokens":-7,"n":-2}`: 0,
+		`{"model":"m","max_tokens":9000000000000000000,"n":9000000000000000000}`: 1 << 60, `{"model":"m","max_tokens":7,"n":"x"}`: 7,
+	} {
+		r, err := Read([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := int64(-1)
+		if n := r.Longest(); n != nil {
+			got = *n
+		}
+		if got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+}

@@ -56,15 +56,21 @@ func fieldsOf(in http.Header, via string) []upstream.Field {
 	return append(fields, upstream.Field{Name: "Via", Value: via})
 }
 
-// answerHeaders takes an engine's headers over. The request's id and the route are the gateway's own.
+// answerHeaders takes an engine's headers over. The request's id, the route and what its limits leave are
+// the gateway's own.
 func answerHeaders(to, from http.Header) {
 	dropped := named(from)
 	for name, values := range from {
-		if isHopByHop(name) || slices.Contains(dropped, name) || (name == "X-Request-Id" || name == RouteHeader) && to[name] != nil {
+		if isHopByHop(name) || slices.Contains(dropped, name) || to[name] != nil && (name == "X-Request-Id" || name == RouteHeader || isLimit(name)) {
 			continue
 		}
 		to[name] = values
 	}
+}
+
+// isLimit: what a client has left here is the gateway's to say, where it says it.
+func isLimit(name string) bool {
+	return strings.HasPrefix(name, "X-Ratelimit-") || strings.HasPrefix(name, "Anthropic-Ratelimit-")
 }
 
 // retryAfter reads how long an engine asks to be left alone; 0 when it does not say.

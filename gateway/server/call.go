@@ -12,6 +12,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/body"
+	"github.com/heteroflow/heteroflow/gateway/limit"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
 	"github.com/heteroflow/heteroflow/gateway/session"
@@ -40,6 +41,7 @@ func (h *handler) servePath(w http.ResponseWriter, r *http.Request, who auth.Ide
 		return
 	}
 	c := h.newCall(w, r, who, relay.Unknown(r.URL.Path))
+	c.asks.Answers = true // it may be anything
 	defer c.record()
 	defer connOf(r).answer()()
 	c.serveJSON(func(t route.Target) bool { return slices.Contains(t.Paths, r.URL.Path) })
@@ -53,6 +55,7 @@ type call struct {
 	who       auth.Identity
 	operation relay.Operation
 	row       store.Usage
+	asks      limit.Ask
 	known     bool // the model is one of the table
 }
 
@@ -116,6 +119,7 @@ func (c *call) serveJSON(open func(route.Target) bool) {
 		return
 	}
 	c.row.Stream = req.Stream
+	c.asks.Prompt, c.asks.Max = int64(req.PromptTokens), req.Longest()
 	prompt := session.Read(raw, session.Scope{
 		Tenant: c.who.Tenant, Model: req.Model, Header: c.r.Header.Get("X-Session-Id"), Single: c.operation.Token == "",
 	})
@@ -178,6 +182,11 @@ func (c *call) target(model string) (route.Target, bool) {
 // exchange has the call answered, and notes how it went. size is what the call keeps in memory, in bytes; build makes the
 // call for the target as it is when it is sent.
 func (c *call) exchange(target route.Target, size int64, build func(route.Target) relay.Call) {
+	reserved, ok := c.reserve()
+	if !ok {
+		return
+	}
+	defer func() { reserved.Settle(c.used()) }() // also when the exchange ends in a panic
 	c.h.metrics.inFlight.Inc()
 	defer c.h.metrics.inFlight.Dec()
 	o := c.held(target, size, func(t route.Target) relay.Call {

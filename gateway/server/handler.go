@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/gateway/discover"
+	"github.com/heteroflow/heteroflow/gateway/limit"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
 	"github.com/heteroflow/heteroflow/internal/auth"
@@ -31,6 +32,7 @@ type handler struct {
 	relay     *relay.Relay
 	rules     relay.Rules
 	keys      identifier
+	limits    *limit.Limiter // nil has none
 	meter     recorder
 	metrics   *metrics
 	signals   *signals // nil in tests that tell nobody

@@ -18,6 +18,7 @@ import (
 	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/discover"
 	"github.com/heteroflow/heteroflow/gateway/hold"
+	"github.com/heteroflow/heteroflow/gateway/limit"
 	"github.com/heteroflow/heteroflow/gateway/mockengine"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/route"
@@ -54,6 +55,7 @@ type of struct {
 	// registry takes the place of one that has the engines and addresses.
 	registry discover.Registry
 	log      hclog.Logger
+	limits   *limit.Limiter
 }
 
 type fixed struct {
@@ -128,7 +130,7 @@ func setUp(tb testing.TB, o of) *bench {
 	go func() { ended <- table.Run(ctx) }()
 	b := &bench{tb: tb, rows: make(chan store.Usage, 100_000), clock: o.clock}
 	b.h = &handler{
-		table: table, relay: relay.New("bench"), rules: o.rules, keys: o.keys, meter: recorded(b.rows), metrics: newMetrics(),
+		table: table, relay: relay.New("bench"), rules: o.rules, keys: o.keys, limits: o.limits, meter: recorded(b.rows), metrics: newMetrics(),
 		log: o.log, maxBody: o.maxBody, anonymous: o.keys == nil, ready: func(context.Context) []string { return nil },
 	}
 	s := httptest.NewUnstartedServer(b.h.routes())

@@ -17,6 +17,7 @@ import (
 	"github.com/heteroflow/heteroflow/gateway/balance"
 	"github.com/heteroflow/heteroflow/gateway/discover"
 	"github.com/heteroflow/heteroflow/gateway/hold"
+	"github.com/heteroflow/heteroflow/gateway/limit"
 	"github.com/heteroflow/heteroflow/gateway/meter"
 	"github.com/heteroflow/heteroflow/gateway/peers"
 	"github.com/heteroflow/heteroflow/gateway/probe"
@@ -134,16 +135,21 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	numbers := newMetrics()
 	numbers.registry.MustRegister(&backends{services: table.Services, reading: prober.Reading, stale: checked.Stale})
 	usage := meter.New(db, c.openSpool(), clock.System(), c.Logger.Named("meter"), func(n int) { numbers.dropped.Add(float64(n)) })
+	keys := auth.NewKeyring(db, clock.System(), c.Logger.Named("keys"))
+	limits := limit.New(db, name, clock.System(), c.Logger.Named("limit"), limit.NewMetrics(numbers.registry))
 	h := &handler{
-		table: table, signals: told, relay: relay.New(name), rules: c.Rules, keys: auth.NewAuthenticator(db, clock.System(), c.Logger.Named("auth")), meter: usage,
+		table: table, signals: told, relay: relay.New(name), rules: c.Rules, keys: keys, limits: limits, meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
 		ready: func(context.Context) []string {
 			problems := []string{}
 			if err := watcher.Err(); err != nil {
 				problems = append(problems, "service registry: "+err.Error())
 			}
-			if err := table.Err(); err != nil {
-				problems = append(problems, "database: "+err.Error())
+			for _, err := range []error{table.Err(), keys.Err(), limits.Err()} {
+				if err != nil {
+					problems = append(problems, "database: "+err.Error())
+					break
+				}
 			}
 			return problems
 		},
@@ -154,11 +160,13 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 		c.Listening(addr)
 	}
 
-	// The meter ends last, so that the usage of answers that end while draining is written too.
-	meterCtx, stopMeter := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopMeter()
-	metered := make(chan error, 1)
-	go func() { metered <- usage.Run(meterCtx) }()
+	// These end last, so that the usage of answers that end while draining is written too, and taken from their limits.
+	lastCtx, stopLast := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLast()
+	last := errgroup.Group{}
+	for _, run := range []func(context.Context) error{usage.Run, limits.Run, keys.Run} {
+		last.Go(func() error { return run(lastCtx) })
+	}
 
 	following, followCtx := errgroup.WithContext(ctx)
 	following.Go(func() error { return watcher.Run(followCtx) })
@@ -174,8 +182,8 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	if ctx.Err() != nil {
 		<-drained
 	}
-	stopMeter()
-	<-metered
+	stopLast()
+	last.Wait() //nolint:errcheck // that they were stopped
 	return err
 }
 
