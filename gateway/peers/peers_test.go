@@ -234,6 +234,7 @@ func TestExchange_LedgerAway(t *testing.T) {
 			}
 		}
 	}
+	t.Logf("%d bytes a session", l.Bytes()/5000)
 	if per := l.Bytes() / 5000; per > 64 {
 		t.Errorf("%d bytes a session", per)
 	}
