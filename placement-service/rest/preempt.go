@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"strings"
 
 	"github.com/heteroflow/heteroflow/api"
 	"github.com/heteroflow/heteroflow/internal/store"
@@ -21,7 +20,7 @@ func (s *server) addPreemption(ctx context.Context, job store.Job, now *api.Deci
 		if s.Submit.Preemption.Off() {
 			text += "; preemption is off: set mode in the service's preemption block"
 		}
-		now.Suggestions = append(now.Suggestions, api.Suggestion{Field: "preemption", From: "none", To: strings.Join(plan.Jobs, ", "), Text: text})
+		now.Suggestions = append(now.Suggestions, api.Suggestion{Field: "preemption", From: "none", To: "evicting " + plan.Whom(), Text: text})
 	case plan.Refusal != nil && !s.Submit.Preemption.Off():
 		now.Reason = ref(val(now.Reason) + "; " + plan.Refusal.Sentence)
 	}

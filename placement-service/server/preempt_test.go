@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/embedded"
 	"github.com/heteroflow/heteroflow/placement-service/engine/preempt"
 	"github.com/heteroflow/heteroflow/placement-service/server"
@@ -55,6 +56,7 @@ func TestPreemption_TheVictimWaitsAndComesBack(t *testing.T) {
 		t.Errorf("%d allocations of low run", n)
 	}
 	eventually(t, "the ledger holds 75 units", func() bool { return s.usedUnits() == 75 })
+	s.register(share("later", 1, "50GiB", ofPriority(20))) // is behind low, which was there before it
 	if _, _, err := s.nomad.Jobs().Deregister("high", false, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -182,16 +184,37 @@ func TestPreemption_ExplainTellsWhatWouldGo(t *testing.T) {
 	s, _ := start(t, one(), preempting(func(p *submit.Preemption) { p.Guard = time.Hour }))
 	s.register(share("low", 1, "50GiB", ofPriority(20)))
 	s.runs("low", 1)
-	s.register(share("high", 1, "45GiB", ofPriority(80), func(j *api.Job) { j.Datacenters = []string{"dc1"} }))
+	s.register(share("high", 1, "45GiB", ofPriority(80)))
 	s.runs("high", 1)
 	history := s.tree("/api/v1/jobs/low/explain")["history"].([]any)
 	found := false
 	for _, h := range history {
 		d := h.(map[string]any)
 		reason, _ := d["reason"].(string)
-		found = found || d["outcome"] == "preempting" && strings.Contains(reason, "evicted for job default/high of priority 80")
+		found = found || d["outcome"] == "preempting" && strings.Contains(reason, "evicted for job default/high, of priority 80")
 	}
 	if !found {
 		t.Errorf("history of low does not tell of its eviction: %v", history)
 	}
+}
+
+// With preemption off explain says what it would do.
+func TestPreemption_ExplainIsADryRun(t *testing.T) {
+	t.Parallel()
+	now := clock.NewFake(time.Now())
+	s, _ := start(t, one(), func(c *server.Config) { c.Clock = now })
+	s.register(share("low", 1, "50GiB", ofPriority(20)))
+	s.runs("low", 1)
+	now.Advance(11 * time.Minute)
+	s.register(share("high", 1, "45GiB", ofPriority(80)))
+	explain := s.tree("/api/v1/jobs/high/explain")["now"].(map[string]any)
+	found := false
+	for _, sg := range explain["suggestions"].([]any) {
+		found = found || sg.(map[string]any)["text"] == "would start by evicting 1 allocation of default/low, 0.62 cards for the 0.56 cards asked for; "+
+			"preemption is off: set mode in the service's preemption block"
+	}
+	if !found {
+		t.Errorf("suggestions are %v", explain["suggestions"])
+	}
+	s.runs("low", 1)
 }

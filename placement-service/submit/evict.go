@@ -75,9 +75,9 @@ func (v *evictor) advance(ctx context.Context, e store.Eviction) error {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return databaseError(err)
 	case err == nil && (asker.State == store.JobSubmitting || asker.State == store.JobSubmitted):
-		return v.end(ctx, e, store.EvictionDone, "job "+jobName(keyOfEviction(e))+" has its room")
+		return v.end(ctx, e, store.EvictionDone, "the job that asked has its room")
 	case err != nil || asker.State != store.JobWaiting:
-		return v.end(ctx, e, store.EvictionRolledBack, "job "+jobName(keyOfEviction(e))+" does not wait any more")
+		return v.end(ctx, e, store.EvictionRolledBack, "the job that asked does not wait any more")
 	}
 	if e.State == store.EvictionWanted {
 		if e, err = v.signal(ctx, e); err != nil {
@@ -159,10 +159,18 @@ func (v *evictor) lateSentence(e store.Eviction) string {
 	for _, victim := range e.Victims {
 		key := watch.JobKey{Namespace: victim.Namespace, ID: victim.JobID}
 		if n := len(v.live(key)); n > 0 {
-			return fmt.Sprintf("job %s was told to stop and has %d allocations that did not end in time", jobName(key), n)
+			return fmt.Sprintf("%s was told to stop and has %d allocations that did not end in time", named(key, victim.Tenant, e.Tenant), n)
 		}
 	}
-	return "the room was free and job " + jobName(keyOfEviction(e)) + " did not start in time"
+	return "the room was free and the job that asked did not start in time"
+}
+
+// named names a job to those of its tenant; to others its name is no business of theirs.
+func named(key watch.JobKey, of, to string) string {
+	if of != to {
+		return "a job of another tenant"
+	}
+	return "job " + jobName(key)
 }
 
 // scaleDown has Nomad stop all allocations of a victim, unless somebody changed it since: then it is not ours.
@@ -241,11 +249,12 @@ func (v *evictor) end(ctx context.Context, e store.Eviction, state, reason strin
 		if err != nil {
 			return databaseError(err)
 		}
-		row.ReasonCode, row.Reason = string(codePreempted), "was to be evicted for job "+jobName(keyOfEviction(e))+" and runs on"
+		asker := named(keyOfEviction(e), e.Tenant, row.Tenant)
+		row.ReasonCode, row.Reason = string(codePreempted), "was to be evicted for "+asker+" and runs on"
 		if stopped {
 			row.Injection = nil
-			row.Reason = fmt.Sprintf("was evicted for job %s at %s; keeps its place in the queue and starts again as soon as there is room",
-				jobName(keyOfEviction(e)), v.now().UTC().Format(time.DateTime+" MST"))
+			row.Reason = fmt.Sprintf("was evicted for %s at %s; keeps its place in the queue and starts again as soon as there is room",
+				asker, v.now().UTC().Format(time.DateTime+" MST"))
 		}
 		rows = append(rows, row)
 	}

@@ -340,8 +340,8 @@ func (s *Submitter) evictionOf(sub submission, plan evictionPlan) (store.Evictio
 			MilliCards: plan.MilliCards[name],
 		})
 		row.State, row.ReasonCode, row.EvalID = store.JobWaiting, string(codePreempting), newEvalID()
-		row.Reason = fmt.Sprintf("is being evicted for job %s (priority %d, this one %d); keeps its place in the queue and starts again as soon as there is room",
-			jobName(sub.key), plan.request.Priority, row.Priority)
+		row.Reason = fmt.Sprintf("is being evicted for %s (priority %d, this one %d); keeps its place in the queue and starts again as soon as there is room",
+			named(sub.key, plan.request.Tenant, row.Tenant), plan.request.Priority, row.Priority)
 		rows = append(rows, row)
 	}
 	e.Reason = fmt.Sprintf("room is being made: %s", plan.Doing())

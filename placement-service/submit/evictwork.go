@@ -64,7 +64,8 @@ func (s *Submitter) evictionChanged(ctx context.Context, e store.Eviction) {
 		outcome = "eviction rolled back"
 	}
 	for _, v := range e.Victims {
-		s.audit(ctx, store.Decision{Namespace: v.Namespace, JobID: v.JobID, Outcome: outcome, ReasonCode: string(codePreempted), Reason: e.Reason})
+		reason := "for " + named(keyOfEviction(e), e.Tenant, v.Tenant)
+		s.audit(ctx, store.Decision{Namespace: v.Namespace, JobID: v.JobID, Outcome: outcome, ReasonCode: string(codePreempted), Reason: reason})
 	}
 	s.audit(ctx, store.Decision{Namespace: e.Namespace, JobID: e.JobID, Outcome: outcome, ReasonCode: e.State, Reason: e.Reason})
 	if _, err := s.Store.ForgetEvictions(ctx, s.Clock.Now().Add(-evictionsKept)); err != nil {
@@ -89,7 +90,7 @@ func (s *Submitter) noteEviction(ctx context.Context, e store.Eviction, plan evi
 	for _, v := range e.Victims {
 		s.audit(ctx, store.Decision{
 			Namespace: v.Namespace, JobID: v.JobID, Outcome: "preempting", ReasonCode: string(codePreempting),
-			Reason: fmt.Sprintf("evicted for job %s of priority %d", jobName(keyOfEviction(e)), plan.request.Priority),
+			Reason: fmt.Sprintf("evicted for %s, of priority %d", named(keyOfEviction(e), e.Tenant, v.Tenant), plan.request.Priority),
 		})
 	}
 	s.log.Info("eviction stated", "id", e.ID, "namespace", e.Namespace, "job_id", e.JobID, "victims", strings.Join(plan.Jobs, " "), "cards", plan.Cards, "asked", plan.Asked)

@@ -63,6 +63,7 @@ type Question struct {
 type Plan struct {
 	Victims []string // ids of allocations, sorted; empty when refused, or when the request fits anyway
 	Jobs    []string // their jobs, sorted
+	Foreign int      // how many of them are of other tenants than the request, whom their names are no business of
 	Cards   float64  // that the victims hold; a share is its part of a card
 	// MilliCards is thousandths of cards that each of the jobs loses.
 	MilliCards map[string]int64
@@ -70,6 +71,8 @@ type Plan struct {
 	Decision   engine.Decision
 	Kept       []Kept   // why other allocations stay, most first
 	Refusal    *Refusal // nil when Victims suffices
+
+	own []string // jobs of the request's tenant, sorted
 }
 
 // Kept is how many allocations stay for one reason.

@@ -158,3 +158,22 @@ func TestPlan_SaysWhatItEvicts(t *testing.T) {
 		t.Errorf("sentence is %q, want %q", got, want)
 	}
 }
+
+// Whose jobs go is no business of other tenants.
+func TestPlan_NamesOnlyJobsOfTheSameTenant(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	w.node("n1", 64000, whole("A100", 6))
+	for i, tenant := range []string{"mine", "theirs", "mine", "theirs", "mine", "mine"} {
+		w.runs(take(string(rune('a'+i)), "n1", "nvidia/gpu/A100", 1, 10, func(a *Allocation) { a.Tenant = tenant }))
+	}
+	for cards, want := range map[int]string{
+		1: "a", 2: "a and 1 job of another tenant", 6: "a, c, e, 1 more and 2 jobs of other tenants",
+	} {
+		r := asks(50, 1, accel.Ask{Count: cards})
+		r.Tenant = "mine"
+		if p := Find(w.question(r)); p.Whom() != want {
+			t.Errorf("%d cards are taken from %q, want %q", cards, p.Whom(), want)
+		}
+	}
+}

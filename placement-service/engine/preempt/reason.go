@@ -12,8 +12,8 @@ func (s *search) explain(p *Plan) {
 	if p.Refusal == nil && s.q.Policy.Excess > 0 && p.Cards > math.Ceil(p.Asked)*s.q.Policy.Excess+1e-9 {
 		p.Refusal = &Refusal{Code: CodeExcess, Sentence: fmt.Sprintf(
 			"the smallest eviction that makes room takes %s from %s for the %s asked for, more than %s for each: ask for more of it, or raise max_excess",
-			cardsOf(p.Cards), few(p.Jobs), cardsOf(p.Asked), number(s.q.Policy.Excess))}
-		p.Victims, p.Jobs = nil, nil
+			cardsOf(p.Cards), p.Whom(), cardsOf(p.Asked), number(s.q.Policy.Excess))}
+		p.Victims, p.Jobs, p.own, p.Foreign = nil, nil, nil, 0
 	}
 	if p.Refusal == nil || p.Refusal.Sentence != "" {
 		return
@@ -46,7 +46,7 @@ func (p *Plan) Sentence() string { return "would start by " + p.Doing() }
 // Doing says what it evicts.
 func (p *Plan) Doing() string {
 	return fmt.Sprintf("evicting %s of %s, %s for the %s asked for",
-		plural(len(p.Victims), "allocation"), few(p.Jobs), cardsOf(p.Cards), cardsOf(p.Asked))
+		plural(len(p.Victims), "allocation"), p.Whom(), cardsOf(p.Cards), cardsOf(p.Asked))
 }
 
 // stay says how many allocations stay, and why.
@@ -109,11 +109,20 @@ func number(v float64) string {
 	return strings.TrimSuffix(strings.TrimRight(text, "0"), ".")
 }
 
-// few is the names of jobs, the first three of them.
-func few(jobs []string) string {
-	names := slices.Clone(jobs)
-	if len(names) > 3 {
-		return fmt.Sprintf("%s and %d more jobs", strings.Join(names[:3], ", "), len(names)-3)
+// Whom names the jobs of the request's own tenant, the first three of them, and counts the others.
+func (p *Plan) Whom() string {
+	const most = 3
+	words := slices.Clone(p.own[:min(len(p.own), most)])
+	if more := len(p.own) - len(words); more > 0 {
+		words = append(words, fmt.Sprintf("%d more", more))
 	}
-	return strings.Join(names, ", ")
+	if p.Foreign == 1 {
+		words = append(words, "1 job of another tenant")
+	} else if p.Foreign > 1 {
+		words = append(words, fmt.Sprintf("%d jobs of other tenants", p.Foreign))
+	}
+	if n := len(words); n > 1 {
+		return strings.Join(words[:n-1], ", ") + " and " + words[n-1]
+	}
+	return strings.Join(words, "")
 }

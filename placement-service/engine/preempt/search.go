@@ -145,15 +145,24 @@ func (s *search) planOf(set []int) Plan {
 			a := &s.q.Running[m]
 			p.Victims = append(p.Victims, a.ID)
 			p.Jobs = append(p.Jobs, a.Job)
+			if a.Tenant == s.q.Request.Tenant {
+				p.own = append(p.own, a.Job)
+			}
 		}
 	}
 	slices.Sort(p.Victims)
-	slices.Sort(p.Jobs)
-	p.Jobs = slices.Compact(p.Jobs)
+	p.Jobs, p.own = each(p.Jobs), each(p.own)
+	p.Foreign = len(p.Jobs) - len(p.own)
 	p.Cards = float64(milli) / 1000
 	p.Decision = s.q.Engine.Decide(st.snapshot, s.q.Request)
 	p.Asked = float64(s.asked(p.Decision)) / 1000
 	return p
+}
+
+// each is a list sorted, with everything in it once.
+func each(list []string) []string {
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // asked is thousandths of cards that a decision takes.
