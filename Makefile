@@ -78,7 +78,7 @@ gateway-bench: ## measure the gateway beside HAProxy, nginx and a plain Go proxy
 	$(GO) build -ldflags "$(LDFLAGS)" -o $(BIN)/ ./cmd/heteroflow
 	$(GO) run ./gateway/bench -binary $(BIN)/heteroflow $(BENCH)
 
-bench: ## measure the figures of the README
+bench: build ## measure the figures of the README
 	@set -o pipefail; \
 	figure() { $(GO) test -run '^$$' -bench "^Benchmark$$1$$" -benchtime $$2 $${@:4} ./$$3 | grep '^Benchmark'; }; \
 	figure Decision 200x placement-service/engine; \
@@ -87,6 +87,7 @@ bench: ## measure the figures of the README
 	figure KueueTopology 1x placement-service/engine/gang; \
 	$(GO) test -run '^$$' -bench '^BenchmarkRacks$$' -benchtime 1x -timeout 60m ./placement-service/engine/gang | grep -E '^Benchmark|not from' || exit 1; \
 	figure ProxyAdded 300x placement-service/server; \
+	HETEROFLOW_BIN=$(abspath $(BIN)) figure ProxyAdded 100x e2e; \
 	figure Start 3x internal/embedded; \
 	figure 'Cycle8Cards.*' 50x device-plugins/nvidia; \
 	figure Cycle8Cards 50x device-plugins/device; \
@@ -98,7 +99,7 @@ bench: ## measure the figures of the README
 	  figure Parse_OneMiB 10x device-plugins/$$brand | sort -k 5 -n | tail -n 1; \
 	done; \
 	figure ParseMatrix_Hostile 10x device-plugins/topology; \
-	figure 'Placement(Fill|Churn|Decision)' 1x placement-service/engine/openb -timeout 3h
+	figure '(Placement(Fill|Churn|Decision|Pipeline)|PipelineDecision)' 1x placement-service/engine/openb -timeout 3h
 
 demo: build ## the whole path on this machine: simulated cards, jobs, a streamed chat; DEMO_EXIT=1 ends by itself
 	@./jobspecs/demo.sh
