@@ -24,14 +24,23 @@ type Signal struct {
 	KVPermille      *int           // of the fullest engine's cache, 0 to 1000; nil when none tells
 }
 
-// TellSignals stores a gateway's signals over those before.
+// signalTime is how long a signal is kept that nobody tells any more: long, as gateways' clocks may differ.
+const signalTime = time.Hour
+
+// TellSignals stores a gateway's signals over those before, and drops those that are old.
 func (s *Store) TellSignals(ctx context.Context, signals []Signal) error {
 	for _, one := range signals {
 		if err := checkNames(one.Service, one.Gateway); err != nil {
 			return fmt.Errorf("tell signals: %w", err)
 		}
 	}
+	if len(signals) == 0 {
+		return nil
+	}
 	err := s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
+		if err := q.DeleteOldSignals(ctx, micros(signals[0].ToldAt.Add(-signalTime))); err != nil {
+			return err
+		}
 		for _, one := range signals {
 			p := sqlgen.UpsertSignalParams{
 				Service: one.Service, Gateway: one.Gateway, ToldAt: micros(one.ToldAt), Backends: int64(one.Backends), InFlight: int64(one.InFlight),

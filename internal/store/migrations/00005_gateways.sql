@@ -31,6 +31,7 @@ CREATE TABLE service_signals (
     kv_permille       BIGINT,
     PRIMARY KEY (gateway, service)
 );
+CREATE INDEX service_signals_told ON service_signals (told_at);
 
 -- +goose Down
 DROP TABLE service_signals;

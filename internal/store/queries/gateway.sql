@@ -35,3 +35,6 @@ SELECT * FROM service_signals
 WHERE gateway >= @after_gateway AND (gateway > @after_gateway OR service > @after_service)
 ORDER BY gateway, service
 LIMIT @max_rows;
+
+-- name: DeleteOldSignals :exec
+DELETE FROM service_signals WHERE told_at < @before;

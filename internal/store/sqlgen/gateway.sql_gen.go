@@ -27,6 +27,15 @@ func (q *Queries) DeleteGateway(ctx context.Context, arg DeleteGatewayParams) (i
 	return result.RowsAffected()
 }
 
+const deleteOldSignals = `-- name: DeleteOldSignals :exec
+DELETE FROM service_signals WHERE told_at < $1
+`
+
+func (q *Queries) DeleteOldSignals(ctx context.Context, before int64) error {
+	_, err := q.db.ExecContext(ctx, deleteOldSignals, before)
+	return err
+}
+
 const deletePinsOfGateway = `-- name: DeletePinsOfGateway :exec
 DELETE FROM gateway_pins WHERE gateway = $1
 `

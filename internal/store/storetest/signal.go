@@ -31,10 +31,17 @@ func testSignals(t *testing.T, open Open) {
 	ok(t, s.TellSignals(ctx, []store.Signal{full}))
 	same(t, []store.Signal{other, full, bare}, list())
 
+	// A gateway that tells nothing for an hour is forgotten.
+	later := bare
+	later.Gateway, later.ToldAt = "g3", epoch.Add(time.Hour+time.Second)
+	ok(t, s.TellSignals(ctx, []store.Signal{later}))
+	same(t, []store.Signal{full, later}, list())
+	ok(t, s.TellSignals(ctx, []store.Signal{bare, other}))
+
 	// The signals of a gateway that is gone go with it.
 	ok(t, s.TellGateway(ctx, store.GatewayHead{ID: "g1", Beat: 4, ToldAt: epoch}, nil, 0, 0))
 	ok(t, s.ForgetGateway(ctx, "g1", 4))
-	same(t, []store.Signal{bare}, list())
+	same(t, []store.Signal{bare, later}, list())
 	wantErr(t, s.TellSignals(ctx, []store.Signal{{Service: "a\x00"}}), store.ErrInvalid)
 	wantErr(t, s.TellGateway(ctx, store.GatewayHead{ID: "a\x00"}, nil, 0, 0), store.ErrInvalid)
 }
