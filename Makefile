@@ -16,7 +16,7 @@ export GOFLAGS += -buildvcs=false
 export CGO_CFLAGS += -w
 
 .DEFAULT_GOAL := help
-.PHONY: help build test unit race e2e lint cross verify generate fmt fuzz gateway-sim gateway-bench bench demo clean
+.PHONY: help build test unit race e2e lint cross verify generate fmt fuzz nightly gateway-sim gateway-bench bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -69,6 +69,12 @@ fuzz: ## run each fuzz target of FUZZPKG (./...) for FUZZTIME (10s)
 	  for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || :); do \
 	    echo "$$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x $$pkg; \
 	  done; done
+
+nightly: ## the long form of the property tests and experiments: some hours
+	HETEROFLOW_TEST_STEPS=2000000 $(GO) test -count=1 -timeout 0 -run '^TestSteps$$' ./placement-service/engine
+	@set -e; for pkg in $$(grep -rl --include='*_test.go' 'rapid\.Check' . | xargs -n 1 dirname | sort -u); do \
+	  $(GO) test -count=1 -timeout 0 $$pkg -rapid.checks=20000; done
+	HETEROFLOW_OPENB_LONG=1 HETEROFLOW_GATEWAY_SIM=full $(GO) test -count=1 -timeout 0 ./placement-service/engine/openb ./gateway/simulate
 
 gateway-sim: ## drive the choice of backends over recorded traffic and hold its figures
 	HETEROFLOW_GATEWAY_SIM=full $(GO) test -count=1 -v ./gateway/simulate

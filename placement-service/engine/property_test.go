@@ -169,7 +169,7 @@ func checkRefusal(t *rapid.T, s Snapshot, d Decision) {
 	}
 }
 
-func checkPlan(t *rapid.T, s Snapshot, r Request, d Decision) {
+func checkPlan(t failer, s Snapshot, r Request, d Decision) {
 	hosts := map[string]int{}
 	for i, g := range d.Groups {
 		ask := r.Groups[i]
@@ -192,7 +192,7 @@ func checkPlan(t *rapid.T, s Snapshot, r Request, d Decision) {
 }
 
 // checkTask holds the claims of one task against its ask, and the claims against the blocks that Nomad will see.
-func checkTask(t *rapid.T, n *Node, a accel.Ask, shape TaskShape, placed TaskPlacement) {
+func checkTask(t failer, n *Node, a accel.Ask, shape TaskShape, placed TaskPlacement) {
 	if len(placed.Claims) != len(shape.Blocks) {
 		t.Fatalf("task %s: %d claims, %d blocks", placed.Task, len(placed.Claims), len(shape.Blocks))
 	}
