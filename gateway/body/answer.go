@@ -40,6 +40,7 @@ type Answer struct {
 	UsageOnly bool   // and "choices" is there and empty
 	Failed    bool   // "error" is there and not null
 	Type      string // of the field "type" at the top
+	Renamed   bool   // the model's name is another one than Model
 
 	mode    mode
 	scope   int    // 1 at the top, 2 inside of a wrapped answer
@@ -208,13 +209,17 @@ func (w *walk) known(key string, at, end int) {
 	a, raw := w.a, w.s.b[at:end]
 	switch key {
 	case "model":
-		if !w.pass || a.Model == "" || string(raw[1:len(raw)-1]) == a.Model {
+		if a.Model == "" || string(raw[1:len(raw)-1]) == a.Model {
 			return
 		}
 		if len(a.quoted) == 0 {
 			a.quoted = quote(a.Model)
 		}
-		if !bytes.Equal(a.quoted, raw) {
+		if bytes.Equal(a.quoted, raw) {
+			return
+		}
+		a.Renamed = true
+		if w.pass {
 			w.give(at)
 			w.out = append(w.out, a.quoted...)
 			w.from = end
@@ -282,65 +287,86 @@ func (w *walk) skip(i int) int {
 // DeepSeek's for prompt_cache_hit_tokens.
 func readUsage(raw []byte) Usage {
 	s := scanner{b: raw}
-	var prompt, completion, total, cached, read, written *int64
-	number := func(to **int64) func(at int) (int, error) {
-		return func(at int) (int, error) {
-			end, err := s.value(at)
-			if n, bad := strconv.ParseInt(string(s.b[at:end]), 10, 64); bad == nil && n >= 0 {
-				*to = &n
-			}
-			return end, err
-		}
+	n := counts{}
+	if _, err := s.object(0, func(name []byte, at int) (int, error) { return n.field(&s, name, at) }); err != nil {
+		return Usage{}
 	}
-	details := func(at int) (int, error) {
-		if s.at(at) != '{' {
-			return s.value(at)
-		}
+	return n.usage()
+}
+
+// counts are the numbers of a usage.
+type counts struct{ prompt, completion, total, cached, read, written count }
+
+// count is a number that may not be there.
+type count struct {
+	n  int64
+	is bool
+}
+
+func (n *counts) field(s *scanner, name []byte, at int) (end int, err error) {
+	to := n.of(name)
+	if to == nil && s.at(at) == '{' && (string(name) == "prompt_tokens_details" || string(name) == "input_tokens_details") {
 		return s.object(at, func(name []byte, at int) (int, error) {
 			if string(name) == "cached_tokens" {
-				return number(&cached)(at)
+				return n.cached.read(s, at)
 			}
 			return s.value(at)
 		})
 	}
-	_, err := s.object(0, func(name []byte, at int) (int, error) {
-		switch string(name) {
-		case "prompt_tokens", "input_tokens":
-			return number(&prompt)(at)
-		case "completion_tokens", "output_tokens":
-			return number(&completion)(at)
-		case "total_tokens":
-			return number(&total)(at)
-		case "prompt_cache_hit_tokens":
-			return number(&cached)(at)
-		case "cache_read_input_tokens":
-			return number(&read)(at)
-		case "cache_creation_input_tokens":
-			return number(&written)(at)
-		case "prompt_tokens_details", "input_tokens_details":
-			return details(at)
-		}
+	if to == nil {
 		return s.value(at)
-	})
-	if err != nil {
-		return Usage{}
 	}
-	if prompt == nil && completion == nil && total != nil { // rerankers tell nothing else, and give out no tokens
-		prompt = total
+	return to.read(s, at)
+}
+
+// of gives the number that a field tells, nil when it tells none.
+func (n *counts) of(name []byte) *count {
+	switch string(name) {
+	case "prompt_tokens", "input_tokens":
+		return &n.prompt
+	case "completion_tokens", "output_tokens":
+		return &n.completion
+	case "total_tokens":
+		return &n.total
+	case "prompt_cache_hit_tokens":
+		return &n.cached
+	case "cache_read_input_tokens":
+		return &n.read
+	case "cache_creation_input_tokens":
+		return &n.written
 	}
-	if prompt != nil && (read != nil || written != nil) {
-		sum := *prompt
-		for _, n := range []*int64{read, written} {
-			if n != nil {
-				sum += *n
-			}
+	return nil
+}
+
+func (c *count) read(s *scanner, at int) (end int, err error) {
+	end, err = s.value(at)
+	if n, bad := strconv.ParseInt(string(s.b[at:end]), 10, 64); bad == nil && n >= 0 {
+		*c = count{n, true}
+	}
+	return end, err
+}
+
+func (n *counts) usage() Usage {
+	if !n.prompt.is && !n.completion.is && n.total.is { // rerankers tell nothing else, and give out no tokens
+		n.prompt = n.total
+	}
+	if n.prompt.is {
+		n.prompt.n += n.read.n + n.written.n
+	}
+	if !n.cached.is {
+		n.cached = n.read
+	}
+	told := &[3]int64{n.prompt.n, n.cached.n, n.completion.n}
+	u := Usage{}
+	for i, of := range []struct {
+		to   **int64
+		from count
+	}{{&u.PromptTokens, n.prompt}, {&u.CachedTokens, n.cached}, {&u.CompletionTokens, n.completion}} {
+		if of.from.is {
+			*of.to = &told[i]
 		}
-		prompt = &sum
 	}
-	if cached == nil {
-		cached = read
-	}
-	return Usage{PromptTokens: prompt, CachedTokens: cached, CompletionTokens: completion}
+	return u
 }
 
 // Words is the number of bytes of text that an answer gives out: what an estimate of its tokens goes by.

@@ -190,6 +190,7 @@ func kind(first byte) string {
 // names are the names of an object's fields. Few are compared one by one.
 type names struct {
 	few  [][]byte
+	room [16][]byte // of the first few
 	many map[string]bool
 }
 
@@ -206,6 +207,9 @@ func (n *names) add(name []byte) bool {
 		if bytes.Equal(have, name) {
 			return false
 		}
+	}
+	if n.few == nil {
+		n.few = n.room[:0]
 	}
 	n.few = append(n.few, name)
 	if len(n.few) > 64 {

@@ -50,8 +50,8 @@ func Take(r io.Reader, length, limit int64) ([]byte, error) {
 // Free gives memory of Take back. Nothing may read it any more.
 func Free(raw []byte) {
 	if cap(raw) >= shortest && cap(raw) <= longest && cap(raw)&(cap(raw)-1) == 0 {
-		raw = raw[:0]
-		kept[bits.Len(uint(cap(raw)))].Put(&raw)
+		again := raw[:0]
+		kept[bits.Len(uint(cap(raw)))].Put(&again)
 	}
 }
 

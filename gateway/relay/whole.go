@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,33 +25,16 @@ func (x *exchange) whole(resp *upstream.Response) error {
 		return &errBackend{err: fmt.Errorf("%s does not stream", x.lease.Addr)}
 	}
 	isJSON := strings.Contains(resp.Header.Get("Content-Type"), "json")
-	size := 32 << 10
-	if isJSON && resp.Length > 0 {
-		size = int(min(resp.Length, maxKept)) + 1
-	}
-	buf := make([]byte, size)
-	kept := 0
-	var err error
-	for err == nil && (isJSON && kept < maxKept || kept == 0) {
-		if kept == len(buf) {
-			buf = append(make([]byte, 0, 2*len(buf)), buf...)[:2*len(buf)]
-		}
-		var n int
-		n, err = resp.Body.Read(buf[kept:])
-		kept += n
-	}
+	first, err := beginning(resp, isJSON)
 	if err != nil && err != io.EOF {
 		return &errBackend{err: fmt.Errorf("read answer of %s: %w", x.lease.Addr, late(err, errStall))}
 	}
 	x.out.FirstByte = time.Since(x.began)
 	x.lease.FirstByte()
 	answer := body.Answer{Model: x.call.Model}
-	first := buf[:kept]
+	kept := len(first)
 	if isJSON {
-		first = answer.Feed(make([]byte, 0, kept+len(x.call.Model)), first)
-		if err == io.EOF {
-			first = answer.Rest(first)
-		}
+		first = passed(&answer, first, err == io.EOF)
 	}
 
 	x.out.Status, x.out.End = resp.Status, store.EndDone
@@ -61,7 +45,7 @@ func (x *exchange) whole(resp *upstream.Response) error {
 	answerHeaders(x.w.Header(), resp.Header)
 	switch {
 	case err == io.EOF && x.in.Method != http.MethodHead:
-		x.w.Header().Set("Content-Length", fmt.Sprint(len(first)))
+		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(first))}
 	case isJSON:
 		x.w.Header().Del("Content-Length") // the name that comes later may have another length
 	}
@@ -71,7 +55,7 @@ func (x *exchange) whole(resp *upstream.Response) error {
 	_, writeErr := x.w.Write(first)
 	x.mu.Unlock()
 	if writeErr == nil && err == nil {
-		err, writeErr = x.rest(resp.Body, &answer, isJSON, buf)
+		err, writeErr = x.rest(resp.Body, &answer, isJSON)
 	}
 	x.out.Usage = answer.Usage
 	switch {
@@ -83,14 +67,58 @@ func (x *exchange) whole(resp *upstream.Response) error {
 		x.fail("upstream_cut", "")
 		x.mu.Unlock()
 	case isJSON && x.call.Operation.Token != "" && resp.Status == http.StatusOK && !answer.HasUsage && kept < maxKept:
-		n := int64(body.Words(buf[:kept])+3) / 4
+		n := int64(body.Words(first)+3) / 4
 		x.out.Usage.CompletionTokens, x.out.Estimated = &n, true
 	}
 	return nil
 }
 
+// passed is what goes to the client of an answer's beginning, which may be all of it. One in which nothing changes goes on
+// as it is.
+func passed(answer *body.Answer, first []byte, all bool) []byte {
+	if all {
+		told := body.Answer{Model: answer.Model}
+		if told.See(first); !told.Renamed {
+			*answer = told
+			return first
+		}
+	}
+	out := answer.Feed(make([]byte, 0, len(first)+len(answer.Model)), first)
+	if all {
+		out = answer.Rest(out)
+	}
+	return out
+}
+
+// beginning reads an answer, as much of it as is kept where it is JSON. What came in one piece is not copied, and valid
+// until more is read.
+func beginning(resp *upstream.Response, isJSON bool) (first []byte, err error) {
+	first, err = resp.Body.Next()
+	switch {
+	case err == nil && int64(len(first)) == resp.Length:
+		return first, io.EOF
+	case err != nil || !isJSON:
+		return first, err
+	}
+	size := 32 << 10
+	if resp.Length > 0 {
+		size = int(min(resp.Length, maxKept)) + 1
+	}
+	first = append(make([]byte, 0, max(size, len(first))), first...)
+	for err == nil && len(first) < maxKept {
+		if len(first) == cap(first) {
+			first = append(first, 0)[:len(first)]
+		}
+		var n int
+		n, err = resp.Body.Read(first[len(first):cap(first)])
+		first = first[:len(first)+n]
+	}
+	return first, err
+}
+
 // rest passes on what comes after the beginning of an answer.
-func (x *exchange) rest(from io.Reader, answer *body.Answer, isJSON bool, buf []byte) (readErr, writeErr error) {
+func (x *exchange) rest(from io.Reader, answer *body.Answer, isJSON bool) (readErr, writeErr error) {
+	buf := make([]byte, 32<<10)
 	var out []byte
 	for {
 		n, err := from.Read(buf)

@@ -221,6 +221,9 @@ func (c *call) record() {
 		}
 	}
 	c.h.meter.Record(c.row)
+	if !c.h.log.IsDebug() {
+		return // its arguments cost memory
+	}
 	c.h.log.Debug("request", "request_id", c.r.Header.Get("X-Request-Id"), "operation", c.row.Operation, "status", c.row.Status, "end", c.row.End,
 		"backend", c.row.Backend, "tries", c.row.Tries, "duration", c.row.Duration)
 }

@@ -70,8 +70,8 @@ func (b *body) extend() {
 func (b *body) Close() {
 	if b.err == nil {
 		b.err = io.ErrClosedPipe
+		b.end(b.all())
 	}
-	b.end(b.kind == empty && b.err == io.ErrClosedPipe)
 }
 
 // end gives the connection back, or closes it.

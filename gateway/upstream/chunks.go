@@ -102,7 +102,7 @@ func (c *chunks) next(in *input) ([]byte, error) {
 	switch {
 	case c.broken != nil:
 		return nil, c.broken
-	case c.kind == empty || c.kind == sized && c.left == 0 || c.state == ended:
+	case c.all():
 		return nil, io.EOF
 	}
 	if c.kind == chunked {
@@ -123,6 +123,11 @@ func (c *chunks) next(in *input) ([]byte, error) {
 	}
 	in.start += len(data)
 	return data, nil
+}
+
+// all reports whether all of the body was given.
+func (c *chunks) all() bool {
+	return c.kind == empty || c.kind == sized && c.left == 0 || c.state == ended
 }
 
 func (c *chunks) nextChunks(in *input) (data []byte, err error) {

@@ -28,8 +28,11 @@ type conn struct {
 
 	reading func(fd uintptr) bool // for raw
 	into    []byte
-	readN   int
-	readErr error
+
+	listening func(fd uintptr) bool // for raw, of a connection that is not used
+	heard     bool
+	readN     int
+	readErr   error
 }
 
 func dial(ctx context.Context, addr string, until time.Time) (*conn, error) {
@@ -42,7 +45,7 @@ func dial(ctx context.Context, addr string, until time.Time) (*conn, error) {
 	c.abort = c.close
 	c.in.from = c
 	c.raw = rawOf(nc)
-	c.reading = c.readFrom
+	c.reading, c.listening = c.readFrom, c.listen
 	c.deadline(until)
 	return c, nil
 }

@@ -69,12 +69,15 @@ func (c *conn) quiet() bool {
 	if c.raw == nil {
 		return true
 	}
-	quiet := false
-	err := c.raw.Read(func(fd uintptr) bool {
-		var one [1]byte
-		_, err := syscall.Read(int(fd), one[:])
-		quiet = err == syscall.EAGAIN
-		return true
-	})
-	return err == nil && quiet
+	c.heard = true
+	err := c.raw.Read(c.listening)
+	return err == nil && !c.heard
+}
+
+// listen is called once there may be something to read.
+func (c *conn) listen(fd uintptr) bool {
+	var one [1]byte
+	_, err := syscall.Read(int(fd), one[:])
+	c.heard = err != syscall.EAGAIN
+	return true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"math/bits"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,10 +78,12 @@ func (s *Store) AddUsage(ctx context.Context, records []Usage) error {
 	sorted := slices.Clone(records)
 	slices.SortFunc(sorted, func(a, b Usage) int { return strings.Compare(a.ID, b.ID) })
 	err := s.inRawTx(ctx, func(tx *sql.Tx) error {
-		for batch := range slices.Chunk(sorted, usageBatch) {
-			if err := insertUsage(ctx, tx, batch); err != nil {
+		for rest := sorted; len(rest) > 0; {
+			n := usageRows(len(rest))
+			if err := insertUsage(ctx, tx, rest[:n]); err != nil {
 				return err
 			}
+			rest = rest[n:]
 		}
 		return nil
 	})
@@ -93,8 +96,17 @@ func (s *Store) AddUsage(ctx context.Context, records []Usage) error {
 // usageWidth is how many values a row of usage has.
 var usageWidth = strings.Count(usageColumns, ",") + 1
 
-// fullUsageInsert is the statement of a whole batch, which there are many of where there is much to do.
-var fullUsageInsert = sync.OnceValue(func() string { return usageInsert(usageBatch) })
+// usageRows is how many of the rows go into one statement: a whole batch or a power of two of them, so that there are
+// few statements and a database knows them all.
+func usageRows(left int) int {
+	if left >= usageBatch {
+		return usageBatch
+	}
+	return 1 << (bits.Len(uint(left)) - 1)
+}
+
+// usageInserts are the statements by their number of rows.
+var usageInserts sync.Map
 
 // usageInsert is written by hand because the number of rows is not known to sqlc.
 func usageInsert(rows int) string {
@@ -118,11 +130,11 @@ func insertUsage(ctx context.Context, tx *sql.Tx, batch []Usage) error {
 	for i := range batch {
 		args = appendUsage(args, &batch[i])
 	}
-	query := fullUsageInsert
-	if len(batch) < usageBatch {
-		query = func() string { return usageInsert(len(batch)) }
+	query, ok := usageInserts.Load(len(batch))
+	if !ok {
+		query, _ = usageInserts.LoadOrStore(len(batch), usageInsert(len(batch)))
 	}
-	_, err := tx.ExecContext(ctx, query(), args...)
+	_, err := tx.ExecContext(ctx, query.(string), args...) //nolint:forcetypeassert // nothing else is stored there
 	return err
 }
 
