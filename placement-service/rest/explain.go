@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/heteroflow/heteroflow/api"
@@ -33,7 +34,7 @@ func (s *server) ExplainJob(ctx context.Context, r api.ExplainJobRequestObject) 
 		out.Now.Outcome, out.Now.Reason = "passed", ref("the job has no accelerator block: Nomad places it alone")
 	}
 	if asks && out.Now.Outcome == "waiting" {
-		if err := s.addPreemption(ctx, job, &out.Now); err != nil {
+		if err := errors.Join(s.addMoves(ctx, job, &out.Now), s.addPreemption(ctx, job, &out.Now)); err != nil {
 			return nil, err
 		}
 	}

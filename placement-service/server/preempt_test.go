@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/embedded"
 	"github.com/heteroflow/heteroflow/placement-service/engine/preempt"
@@ -217,4 +218,32 @@ func TestPreemption_ExplainIsADryRun(t *testing.T) {
 		t.Errorf("suggestions are %v", explain["suggestions"])
 	}
 	s.runs("low", 1)
+}
+
+// Where jobs say that they may be moved, explain says which moves would start one that waits.
+func TestMoves_ExplainTellsThem(t *testing.T) {
+	t.Parallel()
+	s, _ := start(t, embedded.SimNodes(2, 2, accel.NVIDIA, "A100-SXM4-80GB", 81920, accel.Whole))
+	movable := func(j *api.Job) { j.Meta = map[string]string{"heteroflow_movable": "true"} }
+	for _, id := range []string{"a", "b", "c"} {
+		s.register(share(id, 1, "", movable))
+		s.runs(id, 1)
+	}
+	if s.running("a")[0].NodeID != s.running("b")[0].NodeID {
+		t.Fatal("a and b are not on one node")
+	}
+	if _, _, err := s.nomad.Jobs().Deregister("b", false, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "b is gone", func() bool { return s.usedUnits() == 2 })
+	s.register(share("pair", 1, "", func(j *api.Job) {
+		j.TaskGroups[0].Tasks[0].Config["accelerator"] = []any{map[string]any{"count": 2}}
+	}))
+	explain := s.tree("/api/v1/jobs/pair/explain")["now"].(map[string]any)
+	for _, sg := range explain["suggestions"].([]any) {
+		if text := sg.(map[string]any)["text"].(string); strings.HasPrefix(text, "would start after moving default/") {
+			return
+		}
+	}
+	t.Errorf("suggestions are %v", explain["suggestions"])
 }

@@ -32,6 +32,11 @@ type victimFacts struct {
 	gold    bool
 	signal  string        // that has it save its work; none when empty
 	kill    time.Duration // the longest kill timeout of its tasks
+	movable bool          // its allocations may be started again elsewhere
+	// groups are what one allocation of each group asks for; of movable jobs.
+	groups      map[string]engine.GroupAsk
+	datacenters []string
+	nodePool    string
 }
 
 // evictionPlan is a plan with what it was made from.
@@ -189,6 +194,10 @@ func (s *Submitter) factsOf(row store.Job) victimFacts {
 		meta, _ := sub.clean["Meta"].(Tree)
 		facts.signal, _ = meta[metaSignal].(string)
 		facts.kill = killTimeout(sub.clean)
+		if facts.movable = meta[metaMovable] == "true"; facts.movable {
+			r := sub.reading.Request
+			facts.groups, facts.datacenters, facts.nodePool = groupsAgain(r), r.Datacenters, r.NodePool
+		}
 	}
 	s.plans.Lock()
 	defer s.plans.Unlock()
