@@ -48,13 +48,40 @@ const lackUnknown = -1
 func (j *judge) Judge(node int, _, _ *string) (worth, bool) {
 	if code := j.look(node); code == "" {
 		for _, o := range j.waysOn(node) {
-			items := j.work.itemsOf(func(int) *option { return o })
-			if score := j.work.trial(0, items, 1); score >= 0 {
+			if score := j.work.trial(0, j.items(o), 1); score >= 0 {
 				return worth{score, j.way(o)}, true
 			}
 		}
 	}
 	return worth{what: lackUnknown}, false
+}
+
+// items are the device blocks of the one task in a way to serve it.
+func (j *judge) items(o *option) []item {
+	w := j.work
+	w.items = w.items[:0]
+	for b := range o.blocks {
+		w.items = append(w.items, item{0, b, o})
+	}
+	return w.items
+}
+
+// place decides for the node that was found best. ok is false when it does not fit there, which cannot be.
+func (j *judge) place(node int) (d Decision, ok bool) {
+	w := j.work
+	if j.look(node) != "" {
+		return d, false
+	}
+	for _, o := range j.waysOn(node) {
+		w.kin = nil // of pools that are alike the name decides
+		items := j.items(o)
+		if w.trial(0, items, 1) < 0 {
+			continue
+		}
+		w.bind(0, items)
+		return Decision{Placed: true, Groups: []GroupPlan{w.plan(nil)}, Scores: slices.Clone(w.scores)}, true
+	}
+	return d, false
 }
 
 // look makes the node the one to judge, and gives the reason why it does not come into question.
@@ -203,18 +230,19 @@ func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
 	c.judge.begin(r, w)
 	defer func() { c.judge.asked, c.judge.work = nil, nil }()
 	kind := string(kindOf(c.key[:0], r))
-	var node int
-	var placed bool
-	_, broken, _ := w.isolated(func() Decision {
-		node, _, placed = c.index.Choose(&kind)
-		return Decision{}
+	placed := false
+	d, broken, _ := w.isolated(func() (d Decision) {
+		var node int
+		if node, _, placed = c.index.Choose(&kind); placed {
+			d, ok = c.judge.place(node)
+		}
+		return d
 	})
 	switch {
 	case broken != nil:
-		return d, false
+		return Decision{}, false
 	case placed:
-		d = e.decide(&Snapshot{Nodes: c.nodes[node : node+1 : node+1]}, r, true)
-		return d, d.Placed && len(d.Faults) == 0
+		return d, ok
 	}
 	return e.refuse(c, r, kind)
 }

@@ -271,14 +271,18 @@ func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Reque
 			return engine.Decision{}, err
 		}
 		began := s.Clock.Now()
-		snapshot := s.World.Snapshot(ledger.Without(taken, given))
-		if len(given) > 0 {
-			s.freeOwn(&snapshot, key)
-		}
-		s.switches.hold(&snapshot, key)
-		d, err := s.decideAround(ctx, snapshot, r)
-		if err != nil {
-			return d, err
+		snapshot := func() engine.Snapshot { return s.World.Snapshot(taken) }
+		d, ok := s.decidePlain(taken, given, r)
+		if !ok {
+			own := s.World.Snapshot(ledger.Without(taken, given))
+			if len(given) > 0 {
+				s.freeOwn(&own, key)
+			}
+			s.switches.hold(&own, key)
+			if d, err = s.decideAround(ctx, own, r); err != nil {
+				return d, err
+			}
+			snapshot = func() engine.Snapshot { return own }
 		}
 		s.metrics.decision.Observe(s.Clock.Now().Sub(began).Seconds())
 		for _, f := range d.Faults {
@@ -287,12 +291,22 @@ func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Reque
 		}
 		if d.Placed || !cached {
 			if suggest && !d.Placed && len(d.Switches) == 0 {
-				d.Suggestions = s.Engine().Suggest(snapshot, r)
+				d.Suggestions = s.Engine().Suggest(snapshot(), r)
 			}
 			return d, nil
 		}
 		s.Ledger.Invalidate()
 	}
+}
+
+// decidePlain decides on the cluster as the world follows it, which spares a copy of it. ok is false where the job sees
+// another one than all others do, where cards would have to be switched, and where decisions are kept with their cluster.
+func (s *Submitter) decidePlain(taken watch.Taken, given []store.Claim, r engine.Request) (d engine.Decision, ok bool) {
+	if len(given) > 0 || s.Record != nil || s.switches.holds() {
+		return d, false
+	}
+	d = s.World.Decide(s.Engine(), taken, r)
+	return d, len(d.Switches) == 0
 }
 
 // freeOwn gives back the processor, memory and disk of the job's allocations: they are placed with the rest.

@@ -41,6 +41,13 @@ func newSwitchBook(now time.Time) *switchBook {
 	}
 }
 
+// holds reports whether any card is being switched.
+func (b *switchBook) holds() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.held) > 0
+}
+
 // hold makes cards that are being switched for other jobs look taken, and forgets those that have their new form.
 func (b *switchBook) hold(s *engine.Snapshot, key watch.JobKey) {
 	b.mu.Lock()

@@ -70,6 +70,7 @@ func (w *World) dropNodes(keep map[string]bool, now time.Time) []string {
 		gone = append(gone, id)
 		delete(w.nodes, id)
 		delete(w.usage, id)
+		w.follow.stale[id] = true
 		return true
 	})
 	if len(gone) > 0 {
@@ -198,6 +199,7 @@ func (w *World) recount(nodeID string) {
 		}
 	}
 	w.usage[nodeID] = use
+	w.follow.stale[nodeID] = true
 }
 
 func (w *World) touch(now time.Time) {

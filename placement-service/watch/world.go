@@ -84,6 +84,7 @@ type World struct {
 	changed chan struct{}
 	// Of allocations with devices, since this process began to follow them:
 	placed, left int64
+	follow       followed
 }
 
 // nodeUsage is what live allocations hold on one node.
@@ -98,7 +99,7 @@ func NewWorld() *World {
 	return &World{
 		nodes: map[string]*nodeView{}, allocs: map[string]*Alloc{}, jobs: map[JobKey]map[string]*Alloc{},
 		byNode: map[string]map[string]*Alloc{}, usage: map[string]*nodeUsage{}, texts: map[string]string{},
-		ready: make(chan struct{}), changed: make(chan struct{}),
+		ready: make(chan struct{}), changed: make(chan struct{}), follow: newFollowed(),
 	}
 }
 

@@ -15,6 +15,9 @@ type nearData struct{ racks []string }
 
 func (nearData) Name() string { return "near_data" }
 
+// Attributes says that nodes of one rack are the same to it.
+func (nearData) Attributes() []string { return []string{"meta.rack"} }
+
 func (p nearData) Filter(c *engine.Candidate) engine.Code {
 	if p.rank(c) == len(p.racks) && len(p.racks) > 0 {
 		return "far_from_data"

@@ -7,6 +7,7 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/heteroflow/heteroflow/internal/accel"
@@ -41,6 +42,9 @@ func Run(t *testing.T, p engine.Plugin) {
 	}
 	if kinds == 0 {
 		t.Errorf("plugin %s is never asked: it has none of the methods Filter, Room and Score", p.Name())
+	}
+	if i, ok := p.(engine.Impersonal); ok {
+		t.Run("impersonal", func(t *testing.T) { each(t, func(t *testing.T, c *engine.Candidate) { impersonal(t, c, i) }) })
 	}
 	t.Run("engine", func(t *testing.T) { whole(t, p) })
 }
@@ -101,6 +105,44 @@ func score(t *testing.T, c *engine.Candidate, s engine.ScorePlugin) {
 	if !(first >= 0 && first <= 100) {
 		t.Errorf("score %v is outside 0–100\nof %s", first, describe(c))
 	}
+}
+
+// impersonal holds the answers against those to the same candidate under other names, asked for by somebody else.
+func impersonal(t *testing.T, c *engine.Candidate, p engine.Impersonal) {
+	other, node, pool, request := *c, *c.Node, *c.Pool, *c.Request
+	node.ID, node.Name, node.Attrs = "other", "other", map[string]string{"meta.unlisted": "x"}
+	for _, key := range p.Attributes() {
+		if v, there := c.Node.Attrs[key]; there {
+			node.Attrs[key] = v
+		}
+	}
+	if pool.Form == accel.Shared {
+		pool.Group, pool.Name = "other", "other"
+	}
+	pool.Cards = slices.Clone(pool.Cards)
+	for i := range pool.Cards {
+		pool.Cards[i].UUID = "other"
+	}
+	node.Pools = []engine.Pool{pool}
+	request.JobID, request.Namespace, request.Tenant, request.Priority = "other", "other", "other", 99
+	other.Request, other.Node, other.Pool = &request, &node, &node.Pools[0]
+	if first, second := answers(p, c), answers(p, &other); first != second {
+		t.Errorf("under other names the answers are %v, not %v: list what it looks at in Attributes, or leave that method out\nof %s", second, first, describe(c))
+	}
+}
+
+// answers are those of a plugin to all that it can be asked.
+func answers(p engine.Plugin, c *engine.Candidate) (out [3]any) {
+	if f, ok := p.(engine.FilterPlugin); ok {
+		out[0] = f.Filter(c)
+	}
+	if r, ok := p.(engine.RoomPlugin); ok {
+		out[1] = r.Room(c)
+	}
+	if s, ok := p.(engine.ScorePlugin); ok && c.Units <= c.FreeUnits {
+		out[2] = s.Score(c)
+	}
+	return out
 }
 
 // whole lets the engine decide with the plugin: it faults nowhere, and nothing is placed beyond what is free.
