@@ -2,6 +2,8 @@ package hold
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -150,5 +152,65 @@ func TestOrder_AnswersCount(t *testing.T) {
 	}
 	if got["long"] > 5 || got["short"] < 35 {
 		t.Errorf("turns: %v", got)
+	}
+}
+
+// G19: how much a noisy tenant asks for makes no difference to another that stays within its share: its waits at twenty times
+// what the backends take are those at twice, within a tenth.
+func TestG19_NoiseOfOneTenantIsNotAnothersWait(t *testing.T) {
+	t.Parallel()
+	const slots, work = 32, 2.0 // places, and seconds in one
+	type running struct {
+		until float64
+		t     *Ticket
+	}
+	wait := func(overload float64) float64 {
+		rnd := rand.New(rand.NewPCG(7, 9)) //nolint:gosec // a test's arrivals
+		var o order
+		came := map[*Ticket]float64{}
+		var busy []running
+		var waits []float64
+		now, quiet, noisy := 0.0, 0.0, 0.0
+		for now < 600 {
+			now = min(quiet, noisy)
+			end := -1
+			for i, r := range busy {
+				if r.until <= now && (end < 0 || r.until < busy[end].until) {
+					end = i
+				}
+			}
+			switch {
+			case end >= 0:
+				now = busy[end].until
+				o.charge(&busy[end].t.request, 400)
+				busy = slices.Delete(busy, end, end+1)
+			case now == quiet:
+				one := ticket("quiet", "k", 0, 1000)
+				came[one] = now
+				o.push(one)
+				quiet += rnd.ExpFloat64() / (slots / work / 4) // a quarter of all there is
+			default:
+				one := ticket("noisy", fmt.Sprint(rnd.IntN(50)), 100, 1000)
+				if o.len() < 5000 {
+					o.push(one)
+				}
+				noisy += rnd.ExpFloat64() / (overload * slots / work)
+			}
+			for len(busy) < slots && o.len() > 0 {
+				one := o.pop()
+				if one.request.Tenant == "quiet" {
+					waits = append(waits, now-came[one])
+				}
+				busy = append(busy, running{now + work*(0.5+rnd.Float64()), one})
+			}
+		}
+		slices.Sort(waits)
+		return waits[len(waits)*95/100]
+	}
+	twice, twenty := wait(2), wait(20)
+	t.Logf("p95 of the quiet tenant's wait: %.3f s at twice, %.3f s at twenty times", twice, twenty)
+	const prefill = 0.5 // s, of the time to the first token
+	if (twenty+prefill)/(twice+prefill) > 1.1 {
+		t.Errorf("noise makes the quiet tenant wait: %.3f s instead of %.3f s", twenty, twice)
 	}
 }

@@ -42,6 +42,7 @@ type Config struct {
 	MaxBody     int64         // bytes; 0 is 64 MiB
 	Spool       string        // folder for usage while the database is away; empty keeps it in memory
 	Rules       relay.Rules   // how long backends may take; the zero value is relay's defaults
+	Sender      relay.Sender  // how backends are reached; nil is an upstream.Client
 	Probe       time.Duration // between two probes of a backend; 0 is probe.Every, below 0 none
 	Hold        Hold
 	Logger      hclog.Logger
@@ -138,7 +139,7 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 	keys := auth.NewKeyring(db, clock.System(), c.Logger.Named("keys"))
 	limits := limit.New(db, name, clock.System(), c.Logger.Named("limit"), limit.NewMetrics(numbers.registry))
 	h := &handler{
-		table: table, signals: told, relay: relay.New(name), rules: c.Rules, keys: keys, limits: limits, meter: usage,
+		table: table, signals: told, relay: relay.NewWith(name, c.Sender), rules: c.Rules, keys: keys, limits: limits, meter: usage,
 		metrics: numbers, log: c.Logger, maxBody: c.MaxBody, anonymous: c.Anonymous,
 		ready: func(context.Context) []string {
 			problems := []string{}
@@ -160,21 +161,22 @@ func (c Config) work(ctx context.Context, registry discover.Registry, front *doo
 		c.Listening(addr)
 	}
 
-	// These end last, so that the usage of answers that end while draining is written too, and taken from their limits.
+	// These end last, so that the usage of answers that end while draining is written too, and taken from their limits, and
+	// that other gateways count them until then.
 	lastCtx, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLast()
 	last := errgroup.Group{}
 	for _, run := range []func(context.Context) error{usage.Run, limits.Run, keys.Run} {
 		last.Go(func() error { return run(lastCtx) })
 	}
+	if db.Engine() == "postgresql" { // an embedded database has one gateway
+		last.Go(func() error { return exchange(lastCtx, name, db, table, c.Logger.Named("peers")) })
+	}
 
 	following, followCtx := errgroup.WithContext(ctx)
 	following.Go(func() error { return watcher.Run(followCtx) })
 	following.Go(func() error { return table.Run(followCtx) })
 	following.Go(func() error { return told.Run(followCtx) })
-	if db.Engine() == "postgresql" { // an embedded database has one gateway
-		following.Go(func() error { return exchange(followCtx, name, db, table, c.Logger.Named("peers")) })
-	}
 	if c.Probe >= 0 {
 		following.Go(func() error { return prober.Run(followCtx) })
 	}
