@@ -39,6 +39,15 @@ type parts struct {
 	handler http.Handler
 }
 
+// asked is the demand that was learnt.
+func (p *parts) asked() []engine.Asked {
+	learnt, _ := p.tuning.Engine().Learnt()
+	if d := learnt.Demand(); d != nil {
+		return d.Asked
+	}
+	return nil
+}
+
 func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Recorder) (*parts, error) {
 	if err := firstKey(ctx, c, db); err != nil {
 		return nil, err
@@ -74,7 +83,9 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 		},
 	})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &clusterMetrics{world: world, clock: c.Clock})
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &clusterMetrics{
+		world: world, clock: c.Clock, demand: p.asked,
+	})
 	registry.MustRegister(p.tuning)
 	if record != nil {
 		sub.Record = record.Record

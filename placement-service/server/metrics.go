@@ -6,13 +6,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/engine/defrag"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
 
 // clusterMetrics says what the cluster has and uses, at the moment of the scrape.
 type clusterMetrics struct {
-	world *watch.World
-	clock clock.Clock
+	world  *watch.World
+	clock  clock.Clock
+	demand func() []engine.Asked // the most frequent first; of nothing while it is not known
 }
 
 var (
@@ -20,12 +23,17 @@ var (
 	descTotal = prometheus.NewDesc("heteroflow_card_memory_bytes", "Memory that cards are offered with.", []string{"vendor", "model", "form"}, nil)
 	descUsed  = prometheus.NewDesc("heteroflow_card_memory_used_bytes", "Memory of cards that allocations hold.", []string{"vendor", "model", "form"}, nil)
 	descNodes = prometheus.NewDesc("heteroflow_nodes", "Nodes by readiness.", []string{"ready"}, nil)
+	descFree  = prometheus.NewDesc("heteroflow_free_cards", "Cards that nobody holds; shares count by their part of the card.", nil, nil)
+	descLost  = prometheus.NewDesc("heteroflow_unusable_free_cards", "Free cards that an allocation of the observed demand cannot use, on average; none while the demand is not known.", nil, nil)
 	descAge   = prometheus.NewDesc("heteroflow_nomad_silence_seconds", "Time since Nomad was last heard from.", nil, nil)
 )
 
+// mostAsked is how many of the most frequent asks stand for the demand.
+const mostAsked = 64
+
 // Describe lists the metrics.
 func (m *clusterMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descCards, descTotal, descUsed, descNodes, descAge} {
+	for _, d := range []*prometheus.Desc{descCards, descTotal, descUsed, descNodes, descFree, descLost, descAge} {
 		out <- d
 	}
 }
@@ -53,8 +61,15 @@ func (m *clusterMetrics) Collect(out chan<- prometheus.Metric) {
 		gauge(descUsed, used[k], k[:]...)
 	}
 	nodes := map[bool]float64{}
-	for _, n := range m.world.Snapshot(nil).Nodes {
+	snapshot := m.world.Snapshot(nil)
+	for _, n := range snapshot.Nodes {
 		nodes[n.Ready]++
+	}
+	demand := m.demand()
+	report := defrag.Measure(snapshot, demand[:min(len(demand), mostAsked)])
+	gauge(descFree, report.FreeCards)
+	if len(demand) > 0 {
+		gauge(descLost, report.LostCards)
 	}
 	gauge(descNodes, nodes[true], "true")
 	gauge(descNodes, nodes[false], "false")

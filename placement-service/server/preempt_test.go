@@ -236,6 +236,9 @@ func TestMoves_ExplainTellsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "b is gone", func() bool { return s.usedUnits() == 2 })
+	if _, body := s.get("/metrics"); !strings.Contains(string(body), "\nheteroflow_free_cards 2\n") {
+		t.Error("metrics do not tell of 2 free cards")
+	}
 	s.register(share("pair", 1, "", func(j *api.Job) {
 		j.TaskGroups[0].Tasks[0].Config["accelerator"] = []any{map[string]any{"count": 2}}
 	}))
