@@ -43,7 +43,7 @@ func (in interned) of(text []byte) uint32 {
 }
 
 // judgements is how many are kept, about 25 bytes each.
-const judgements = 16 << 20
+const judgements = 24 << 20
 
 // NewCluster is a cluster of these nodes.
 func NewCluster(nodes ...Node) *Cluster {

@@ -140,7 +140,7 @@ func (x *Index[S, K, V]) tidy(id int32) {
 
 // compact forgets states without nodes when they are most.
 func (x *Index[S, K, V]) compact() {
-	if len(x.states) < 4*x.alive+x.spare {
+	if len(x.states) < 2*x.alive+x.spare {
 		return
 	}
 	var kept []int32 // old numbers

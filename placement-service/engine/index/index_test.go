@@ -61,7 +61,7 @@ func TestIndex_ChoosesWhatAFullScanChooses(t *testing.T) {
 		}
 		most = max(most, len(x.kinds)*len(x.states))
 	}
-	if n := len(x.states); n > 4*count+40 || most > 2000+n {
+	if n := len(x.states); n > 2*count+40 || most > 2000+n {
 		t.Errorf("%d states for %d nodes, %d judgements", n, count, most)
 	}
 }
