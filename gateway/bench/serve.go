@@ -77,7 +77,6 @@ func serveProfiled(ctx context.Context, args []string) error {
 		return err
 	}
 	defer heap.Close()
-	runtime.MemProfileRate = 4 << 10
 	if err := pprof.StartCPUProfile(cpu); err != nil {
 		return err
 	}

@@ -130,10 +130,15 @@ type Relay struct {
 
 // New makes a relay with connections of its own; its name tells it from others, so that a request that comes back to it
 // is found.
-func New(name string) *Relay { return NewWith(name, upstream.New()) }
+func New(name string) *Relay { return NewWith(name, nil) }
 
-// NewWith makes a relay that sends by the sender.
-func NewWith(name string, to Sender) *Relay { return &Relay{to: to, via: "1.1 heteroflow-" + name} }
+// NewWith makes a relay that sends by the sender, or by connections of its own where that is nil.
+func NewWith(name string, to Sender) *Relay {
+	if to == nil {
+		to = upstream.New()
+	}
+	return &Relay{to: to, via: "1.1 heteroflow-" + name}
+}
 
 // Looped reports whether the request has been here before, or at so many gateways that it goes in circles.
 func (r *Relay) Looped(in *http.Request) bool {
