@@ -10,6 +10,7 @@ import (
 	"github.com/heteroflow/heteroflow/gateway/hold"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/gateway/server"
+	"github.com/heteroflow/heteroflow/gateway/upstream"
 	"github.com/heteroflow/heteroflow/internal/version"
 	placement "github.com/heteroflow/heteroflow/placement-service/server"
 )
@@ -110,8 +111,12 @@ calls without a key are served: that is for one machine only.`
 		}
 		log := p.Logger("heteroflow", env.Stderr)
 		log.Info("gateway starts", "version", version.Version, "addr", p.Addr)
+		var sender relay.Sender
+		if p.Relay.Client == "net/http" {
+			sender = upstream.NewStandard()
+		}
 		return server.Run(ctx, server.Config{
-			Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
+			Sender: sender, Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
 			ConsulAddr: p.Consul.Address, ConsulToken: p.Consul.Token, Anonymous: p.Anonymous != "none", Logger: log,
 			Spool: cmp.Or(*spool, p.Spool, config.Spool), MaxBody: p.Relay.MaxBodyMB << 20,
 			Rules: relay.Rules{Headers: times.Headers, Whole: times.Whole, FirstToken: times.FirstToken, Idle: times.Idle, Keepalive: times.Keepalive, Tries: p.Relay.Tries},

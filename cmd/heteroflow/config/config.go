@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,7 +44,11 @@ type Relay struct {
 	Keepalive  string `hcl:"keepalive,optional"`           // between comments in a silent stream; 0s for none
 	Tries      int    `hcl:"tries,optional"`               // backends tried for one request; 1 to 5
 	MaxBodyMB  int64  `hcl:"max_body_mb,optional"`         // MiB of a request's body
+	Client     string `hcl:"client,optional"`              // how backends are reached: own, or net/http
 }
+
+// Clients are the values of Relay.Client; the first is the default.
+var Clients = []string{"own", "net/http"}
 
 // Times are the durations of a Relay, 0 for those left out; Keepalive is below 0 for none.
 type Times struct {
@@ -78,6 +83,9 @@ func (r *Relay) Times() (Times, error) {
 	}
 	if r.MaxBodyMB < 0 || r.MaxBodyMB > 4096 {
 		problems = append(problems, fmt.Errorf("max_body_mb %d: write 1 to 4096", r.MaxBodyMB))
+	}
+	if r.Client != "" && !slices.Contains(Clients, r.Client) {
+		problems = append(problems, fmt.Errorf("client %q: write one of %s", r.Client, strings.Join(Clients, ", ")))
 	}
 	return t, errors.Join(problems...)
 }
