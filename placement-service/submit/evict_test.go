@@ -311,9 +311,9 @@ func TestEvictor_AnyCrash(t *testing.T) {
 			p.round(t, true)
 		}
 		p.fuse = fuse{left: -1}
-		for range 6 {
+		for range 4 {
 			p.round(t, false)
-			now.Advance(20 * time.Second)
+			now.Advance(30 * time.Second)
 		}
 		ends[p.check(t)]++
 	})
@@ -323,7 +323,7 @@ func TestEvictor_AnyCrash(t *testing.T) {
 // round is a while of the life of the cluster.
 func (p *play) round(t *rapid.T, trouble bool) {
 	ctx := context.Background()
-	for range 3 {
+	for range 2 {
 		err := p.evictor().work(ctx)
 		if err != nil && !errors.Is(err, errCrash) && !errors.Is(err, errOther) {
 			t.Fatal(err)
@@ -398,4 +398,32 @@ func (p *play) check(t *rapid.T) string {
 		t.Fatal("the room of the eviction is still held")
 	}
 	return mine.State
+}
+
+// A plan that took long has the queue worked on before the next one, and a job without a plan waits for another.
+func TestMayPlan_LeavesTimeForTheQueue(t *testing.T) {
+	t.Parallel()
+	now := clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
+	s := New(Config{Clock: now, Log: hclog.NewNullLogger()})
+	one, two := watch.JobKey{ID: "one"}, watch.JobKey{ID: "two"}
+	planned, may := s.mayPlan(one)
+	if !may {
+		t.Fatal("nothing may be planned at first")
+	}
+	now.Advance(time.Second)
+	planned()
+	if _, may := s.mayPlan(two); may {
+		t.Error("another plan may follow at once")
+	}
+	now.Advance(planShare * time.Second)
+	if _, may := s.mayPlan(two); !may {
+		t.Error("no other plan may follow")
+	}
+	if _, may := s.mayPlan(one); may {
+		t.Error("the same job is planned for again")
+	}
+	now.Advance(planPause)
+	if _, may := s.mayPlan(one); !may {
+		t.Error("the same job is never planned for again")
+	}
 }

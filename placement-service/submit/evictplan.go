@@ -22,6 +22,7 @@ import (
 type planBook struct {
 	sync.Mutex
 	next  map[watch.JobKey]time.Time // when to plan for a job again
+	rest  time.Time                  // when to plan for any
 	facts map[watch.JobKey]victimFacts
 }
 

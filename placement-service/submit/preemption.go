@@ -66,30 +66,40 @@ type Signaller interface {
 	SignalAlloc(ctx context.Context, namespace, id, task, signal string) error
 }
 
-// planPause is how long a job for which no eviction was found is not planned for again.
-const planPause = 10 * time.Second
+const (
+	// planPause is how long a job for which no eviction was found is not planned for again.
+	planPause = 10 * time.Second
+	// planShare is how many times as long as a plan took nothing is planned after it, so that a long queue is worked on
+	// all the same.
+	planShare = 4
+)
 
-// mayPlan reports whether it is time to plan an eviction for the job, and notes that it is done now.
-func (s *Submitter) mayPlan(key watch.JobKey) bool {
+// mayPlan reports whether it is time to plan an eviction for the job. Then planned is to be called after it.
+func (s *Submitter) mayPlan(key watch.JobKey) (planned func(), may bool) {
+	began := s.Clock.Now()
 	s.plans.Lock()
 	defer s.plans.Unlock()
-	now := s.Clock.Now()
 	for k, at := range s.plans.next {
-		if !now.Before(at) {
+		if !began.Before(at) {
 			delete(s.plans.next, k)
 		}
 	}
-	if _, wait := s.plans.next[key]; wait {
-		return false
+	if _, wait := s.plans.next[key]; wait || began.Before(s.plans.rest) {
+		return nil, false
 	}
-	if s.plans.next == nil {
-		s.plans.next = map[watch.JobKey]time.Time{}
-	}
-	s.plans.next[key] = now.Add(planPause)
-	if s.WakeAt != nil {
-		s.WakeAt(now.Add(planPause))
-	}
-	return true
+	return func() {
+		s.plans.Lock()
+		defer s.plans.Unlock()
+		if s.plans.next == nil {
+			s.plans.next = map[watch.JobKey]time.Time{}
+		}
+		now := s.Clock.Now()
+		s.plans.next[key], s.plans.rest = now.Add(planPause), now.Add(planShare*now.Sub(began))
+		if s.WakeAt != nil {
+			s.WakeAt(now.Add(max(time.Second, s.plans.rest.Sub(now)))) // for the next in line
+			s.WakeAt(s.plans.next[key])
+		}
+	}, true
 }
 
 // helps reports whether room is what a refused job lacks.
@@ -115,10 +125,12 @@ func (s *Submitter) makeRoom(ctx context.Context, sub submission, row store.Job,
 		refusal.Code, refusal.Sentence = codeMakingRoom, open.Reason
 		return row, refusal, nil
 	}
-	if !s.mayPlan(sub.key) {
+	planned, may := s.mayPlan(sub.key)
+	if !may {
 		return row, refusal, nil
 	}
 	plan, err := s.planEviction(ctx, sub, row, s.Preemption)
+	planned()
 	if err != nil {
 		return row, refusal, err
 	}
