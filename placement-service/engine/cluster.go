@@ -158,20 +158,26 @@ func (c *Cluster) sort() {
 }
 
 // watch has nodes told apart by the attributes that the request names. Nodes have many that differ from one to the next
-// and that nobody asks about.
-func (c *Cluster) watch(keys []string) {
-	more := false
+// and that nobody asks about. It is false where so many are asked about that hardly two nodes would be alike.
+func (c *Cluster) watch(keys []string) bool {
+	more := 0
 	for _, key := range keys {
-		more = more || !c.watched[key]
-		c.watched[key] = true
+		if !c.watched[key] {
+			more++
+		}
 	}
-	if !more {
-		return
+	const most = 64
+	if more == 0 || len(c.watched)+more > most {
+		return more == 0
+	}
+	for _, key := range keys {
+		c.watched[key] = true
 	}
 	for _, at := range c.numbers {
 		c.traits[at].class = c.classOf(&c.nodes[at])
 		c.index.Set(at, c.state(at))
 	}
+	return true
 }
 
 // attributesOf are the keys that the constraints name. ok is false when one tells every node from all others.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
 )
 
 // worth is what a node in some state is worth to a request: the way in which it would be served and the score there, or
@@ -22,14 +24,23 @@ type judge struct {
 	work  *work
 	one   Snapshot
 	ways  []option
-	codes map[Code]int16
-	named []Code // by their number
-	ranks []int  // of the codes, by their number
+	// numbers are the places in ways.
+	numbers map[wayKey]int16
+	codes   map[Code]int16
+	named   []Code // by their number
+	ranks   []int  // of the codes, by their number
 
 	// What the request that is being decided found out of classes:
 	nodeCodes map[uint32]Code
 	poolsSeen map[poolOn]poolSeen
-	options   []*option // scratch
+	options   []*numberedWay // scratch
+}
+
+// wayKey is what compareWays looks at.
+type wayKey struct {
+	form                accel.Form
+	waste, unitMiB, mib uint64
+	units, total        int
 }
 
 // poolOn is a class of pools on a class of nodes.
@@ -38,7 +49,13 @@ type poolOn struct{ node, pool uint32 }
 // poolSeen is why no pool of the class serves, or the way in which one does; nil for none.
 type poolSeen struct {
 	why Code
-	way *option
+	way *numberedWay
+}
+
+// numberedWay is a way to serve the request with its number.
+type numberedWay struct {
+	option
+	number int16
 }
 
 // lackUnknown is in the place of the number of a code that was not looked for yet: most that do not fit are not asked why.
@@ -48,8 +65,8 @@ const lackUnknown = -1
 func (j *judge) Judge(node int, _, _ *string) (worth, bool) {
 	if code := j.look(node); code == "" {
 		for _, o := range j.waysOn(node) {
-			if score := j.work.trial(0, j.items(o), 1); score >= 0 {
-				return worth{score, j.way(o)}, true
+			if score := j.work.trial(0, j.items(&o.option), 1); score >= 0 {
+				return worth{score, o.number}, true
 			}
 		}
 	}
@@ -74,7 +91,7 @@ func (j *judge) place(node int) (d Decision, ok bool) {
 	}
 	for _, o := range j.waysOn(node) {
 		w.kin = nil // of pools that are alike the name decides
-		items := j.items(o)
+		items := j.items(&o.option)
 		if w.trial(0, items, 1) < 0 {
 			continue
 		}
@@ -101,7 +118,7 @@ func (j *judge) look(node int) Code {
 }
 
 // waysOn are the ways to serve the request on the node, the best first, and notes which pools come into question.
-func (j *judge) waysOn(node int) []*option {
+func (j *judge) waysOn(node int) []*numberedWay {
 	w, t := j.work, &j.c.traits[node]
 	w.kin = t.pools
 	w.here = resize(w.here, 1)
@@ -113,7 +130,7 @@ func (j *judge) waysOn(node int) []*option {
 			w.filterPool(0, 0, p)
 			seen.why = w.why[0][p]
 			if o := optionOn(w.tasks[0].Ask, w.pool(0, p)); seen.why == "" && o.units > 0 {
-				seen.way = &o
+				seen.way = &numberedWay{o, j.way(&o)}
 			}
 			j.poolsSeen[poolOn{t.class, class}] = seen
 		}
@@ -121,7 +138,12 @@ func (j *judge) waysOn(node int) []*option {
 		if seen.way == nil {
 			continue
 		}
-		at, there := slices.BinarySearchFunc(j.options, seen.way, compareWays)
+		at, there := slices.BinarySearchFunc(j.options, seen.way, func(a, b *numberedWay) int {
+			if a.number == b.number {
+				return 0
+			}
+			return compareWays(&a.option, &b.option)
+		})
 		if !there {
 			j.options = slices.Insert(j.options, at, seen.way)
 		}
@@ -142,13 +164,13 @@ func (j *judge) lack(node int) worth {
 
 // way numbers ways to serve a request. They are as few as there are kinds of pools.
 func (j *judge) way(o *option) int16 {
-	for i := range j.ways {
-		if compareWays(&j.ways[i], o) == 0 {
-			return int16(i)
-		}
+	key := wayKey{o.form, o.waste, o.unitMiB, o.mib, o.units, o.total}
+	n, known := j.numbers[key]
+	if !known {
+		n = int16(len(j.ways))
+		j.numbers[key], j.ways = n, append(j.ways, option{form: o.form, waste: o.waste, units: o.units, unitMiB: o.unitMiB, mib: o.mib, total: o.total})
 	}
-	j.ways = append(j.ways, option{form: o.form, waste: o.waste, units: o.units, unitMiB: o.unitMiB, mib: o.mib, total: o.total})
-	return int16(len(j.ways) - 1)
+	return n
 }
 
 func (j *judge) code(c Code) int16 {
@@ -182,7 +204,7 @@ func (j *judge) Epoch() int { return j.epoch }
 // use makes judgements those of an engine.
 func (j *judge) use(e *Engine) {
 	if j.e != e || len(j.ways) > math.MaxInt16/2 {
-		j.e, j.ways = e, nil
+		j.e, j.ways, j.numbers = e, nil, map[wayKey]int16{}
 		j.epoch++
 	}
 }
@@ -218,12 +240,10 @@ func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.numbers) == 0 {
+	if len(c.numbers) == 0 || !c.watch(e.attributes) || !c.watch(keys) {
 		return d, false
 	}
 	c.sort()
-	c.watch(e.attributes)
-	c.watch(keys)
 	w := e.scratch.Get().(*work)
 	defer e.scratch.Put(w)
 	c.judge.use(e)
