@@ -216,7 +216,7 @@ func TestQueue_Ends(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			one, done := waiting(t, q, ctx, Request{Bytes: 10})
-			if err := now.AwaitWaiters(t.Context(), 2); err != nil { // its limit and its ticker
+			if err := now.AwaitWaiters(t.Context(), 4); err != nil { // its limit and its ticker, and the queue's first two looks
 				t.Fatal(err)
 			}
 			if c.n == 0 {

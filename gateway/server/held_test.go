@@ -191,34 +191,36 @@ func TestPW19_NoneIsLostWhileBackendsChange(t *testing.T) {
 func TestHeld_StreamsGetComments(t *testing.T) {
 	t.Parallel()
 	now := clock.NewFake(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	b, registry, _ := atZero(t, now, hold.Limits{}, nil, discover.Offer{})
+	b, registry, _ := atZero(t, now, hold.Limits{Wait: 24 * time.Hour}, nil, discover.Offer{})
 	c := b.dial(chat, streamed)
 	eventually(t, "the request is held", func() bool { return b.queue().Held() == 1 })
-	lines := bufio.NewReader(c)
+	lines := make(chan string, 1000)
+	go func() {
+		defer close(lines)
+		for from := bufio.NewReader(c); ; {
+			line, err := from.ReadString('\n')
+			if err != nil {
+				return
+			}
+			lines <- line
+		}
+	}()
+	// read reads up to a text while seconds pass by the gateway's clock.
 	read := func(until string) string {
 		t.Helper()
 		var all strings.Builder
-		for !strings.Contains(all.String(), until) {
-			line, err := lines.ReadString('\n')
-			all.WriteString(line)
-			if err != nil {
-				t.Fatalf("after %q: %v", all.String(), err)
+		eventually(t, "there is "+until, func() bool {
+			now.Advance(time.Second)
+			for len(lines) > 0 && !strings.Contains(all.String(), until) {
+				all.WriteString(<-lines)
 			}
-		}
+			return strings.Contains(all.String(), until)
+		})
 		return all.String()
 	}
-	advance := func() {
-		t.Helper()
-		if err := now.AwaitWaiters(t.Context(), 4); err != nil { // the table's tick, the wait's and its limit, the queue's look
-			t.Fatal(err)
-		}
-		now.Advance(stillEvery)
-	}
-	advance()
 	if head := read(": the request waits for a backend"); !strings.Contains(head, "200 OK") || !strings.Contains(head, "text/event-stream") {
 		t.Errorf("begins %q", head)
 	}
-	advance()
 	read(": the request waits for a backend")
 	registry.set(mockengine.New(t).Addr)
 	if rest := read("[DONE]"); strings.Contains(rest, "HTTP/1.1") || !strings.Contains(rest, `"delta"`) {
@@ -239,10 +241,6 @@ func TestHeld_ErrorInsideOfAStream(t *testing.T) {
 			b, _, _ := atZero(t, now, hold.Limits{Wait: time.Minute}, nil, discover.Offer{})
 			c := b.dial(path, streamed)
 			eventually(t, "the request is held", func() bool { return b.queue().Held() == 1 })
-			if err := now.AwaitWaiters(t.Context(), 4); err != nil {
-				t.Fatal(err)
-			}
-			now.Advance(stillEvery)
 			answer := make(chan got, 1)
 			go func() { answer <- b.answerOf(c) }()
 			eventually(t, "it ends", func() bool {
