@@ -1,4 +1,4 @@
-// Package siminference is an inference engine that infers nothing: it speaks OpenAI's protocol, streams words at a
+// Package siminference is an inference engine that infers nothing: it speaks OpenAI's protocol and Anthropic's, streams words at a
 // set rate after a set start-up delay, and counts like vLLM, for machines without cards and for tests. It says in
 // every answer that it is simulated. Routing, keys and metering are the gateway's and do not belong here.
 package siminference
@@ -58,7 +58,7 @@ func New(cfg Config) (*Engine, error) {
 // Ready reports whether the start-up delay is over.
 func (e *Engine) Ready() bool { return time.Since(e.started) >= e.cfg.StartupDelay }
 
-// Handler serves the OpenAI routes, /health and /metrics.
+// Handler serves OpenAI's routes, Anthropic's messages, /health and /metrics.
 func (e *Engine) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", e.health)
@@ -67,6 +67,7 @@ func (e *Engine) Handler() http.Handler {
 	mux.HandleFunc("POST /v1/chat/completions", e.generate(chatShape))
 	mux.HandleFunc("POST /v1/completions", e.generate(textShape))
 	mux.HandleFunc("POST /v1/embeddings", e.embeddings)
+	mux.HandleFunc("POST /v1/messages", e.messages)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "heteroflow-sim-inference")
 		mux.ServeHTTP(w, r)

@@ -20,6 +20,7 @@ const maxBody = 64 << 20
 type request struct {
 	Model               string          `json:"model"`
 	Messages            []message       `json:"messages"`
+	System              json.RawMessage `json:"system"` // of Anthropic's API
 	Prompt              json.RawMessage `json:"prompt"`
 	Input               json.RawMessage `json:"input"`
 	EncodingFormat      string          `json:"encoding_format"`
@@ -158,11 +159,9 @@ func (a answer) whole(ctx context.Context, w http.ResponseWriter) {
 		out.WriteString(word)
 		return nil
 	})
-	if err != nil {
-		a.engine.metrics.success.WithLabelValues("abort").Inc()
+	if a.ended(err); err != nil {
 		return
 	}
-	a.engine.metrics.success.WithLabelValues(length).Inc()
 	body := a.envelope(a.shape.object, []any{a.shape.choice(out.String(), &length)})
 	body["usage"] = a.usage(done)
 	writeJSON(w, http.StatusOK, body)
@@ -200,11 +199,7 @@ func (a answer) stream(ctx context.Context, w http.ResponseWriter, withUsage boo
 	if err == nil {
 		_, err = io.WriteString(w, "data: [DONE]\n\n")
 	}
-	reason := length
-	if err != nil {
-		reason = "abort"
-	}
-	a.engine.metrics.success.WithLabelValues(reason).Inc()
+	a.ended(err)
 }
 
 // embeddings answers with vectors that depend on the text alone, so that equal texts have equal vectors.
