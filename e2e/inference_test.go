@@ -48,6 +48,9 @@ func inferenceService(s *suite) {
 		return err
 	})
 	s.openAISDK(key)
+	s.openAIGo(key, "sim-7b")
+	s.anthropicSDK(key, "sim-7b")
+	s.openAISDKAtLimits()
 	s.usageEqualsEngines()
 	s.killReplicaUnderLoad(key)
 }
@@ -78,30 +81,93 @@ func (s *suite) chat(key, body string) (answer string, status int, err error) {
 	return string(raw), resp.StatusCode, err
 }
 
-// openAISDK runs the official SDK for Node, installed from its lock file.
-func (s *suite) openAISDK(key string) {
+// nodeClient runs a program of the official SDK for Node, installed from its lock file; nil where there is no npm.
+func (s *suite) nodeClient(program string, args ...string) []byte {
 	s.t.Helper()
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		s.t.Log("no npm on PATH: the official OpenAI SDK was not tried")
-		return
+		s.t.Log("no npm on PATH: the official SDKs for Node were not tried")
+		return nil
 	}
 	_, here, _, _ := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(here), "openai")
-	if _, err := os.Stat(filepath.Join(dir, "node_modules", "openai")); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@anthropic-ai", "sdk")); err != nil {
 		install := exec.Command(npm, "ci", "--no-audit", "--no-fund")
 		install.Dir = dir
 		if out, err := install.CombinedOutput(); err != nil {
-			s.t.Fatalf("install the OpenAI SDK: %v\n%s", err, out)
+			s.t.Fatalf("install the SDKs: %v\n%s", err, out)
 		}
 	}
-	cmd := exec.Command("node", "client.mjs", s.ModelURL, key, "sim-7b")
+	cmd := exec.Command("node", append([]string{program}, args...)...)
 	cmd.Dir = dir
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
 		s.t.Fatalf("OpenAI SDK: %v\n%s", err, errs.String())
+	}
+	return out
+}
+
+// openAISDKAtLimits: the SDK waits as long as it is told to, and gives up at a budget that is used up.
+func (s *suite) openAISDKAtLimits() {
+	s.t.Helper()
+	limited := func(name string, limit map[string]any) string {
+		key := s.NewKey("endpoint", name)
+		var keys struct{ Items []struct{ ID, Name string } }
+		if err := s.API(http.MethodGet, "/api/v1/keys?limit=1000", nil, &keys); err != nil {
+			s.t.Fatal(err)
+		}
+		for _, k := range keys.Items {
+			if k.Name == name {
+				limit["scope"], limit["subject"] = "key", k.ID
+			}
+		}
+		if err := s.API(http.MethodPut, "/api/v1/limits", limit, nil); err != nil {
+			s.t.Fatal(err)
+		}
+		return key
+	}
+	single, poor := limited("one at a time", map[string]any{"concurrency": 1}), limited("without a budget", map[string]any{"tokens_per_month": 0})
+	s.Eventually(10*time.Second, "the limits hold", func() error {
+		_, status, err := s.chat(poor, `{"model":"sim-7b","max_tokens":1,"messages":[]}`)
+		if err == nil && status != http.StatusTooManyRequests {
+			err = fmt.Errorf("status %d", status)
+		}
+		return err
+	})
+	out := s.nodeClient("limits.mjs", s.ModelURL, single, poor, "sim-7b")
+	if out == nil {
+		return
+	}
+	var got struct {
+		Waited struct {
+			Statuses []int
+			Text     string
+		}
+		Refused struct {
+			Kind, Code, Type string
+			Status           int
+			Statuses         []int
+		}
+	}
+	if err := json.Unmarshal(out, &got); err != nil {
+		s.t.Fatalf("%v in %s", err, out)
+	}
+	if w := got.Waited; w.Text == "" || len(w.Statuses) < 3 || w.Statuses[1] != http.StatusTooManyRequests || w.Statuses[len(w.Statuses)-1] != http.StatusOK {
+		s.t.Errorf("at the limit on requests at the same time: %s", out)
+	}
+	if r := got.Refused; r.Kind != "RateLimitError" || r.Code != "insufficient_quota" || r.Type != "insufficient_quota" || len(r.Statuses) != 1 {
+		s.t.Errorf("at the budget: %s", out)
+	}
+}
+
+// openAISDK has the official SDK use the model.
+func (s *suite) openAISDK(key string) {
+	s.t.Helper()
+	out := s.nodeClient("client.mjs", s.ModelURL, key, "sim-7b")
+	if out == nil {
+		return
 	}
 	type usage struct {
 		Completion int `json:"completion_tokens"`
