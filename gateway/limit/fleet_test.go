@@ -3,6 +3,7 @@ package limit
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,8 +16,21 @@ type passed struct {
 	tokens int64 // reserved, then used
 	r      *Reservation
 	by     *instance
-	ended  bool
 }
+
+// played is what went through until now.
+type played struct {
+	log, live []*passed
+	spent     int64
+}
+
+func (p *played) pass(q *passed) {
+	p.log, p.live = append(p.log, q), append(p.live, q)
+	p.spent += q.tokens
+}
+
+// end ends the requests that the function tells.
+func (p *played) end(ended func(*passed) bool) { p.live = slices.DeleteFunc(p.live, ended) }
 
 // TestFleet_NeverOverTheLimit: instances come, are killed and come again, requests end in any way, exchanges happen or
 // not, and in no minute is more let through than the limit, in no moment do more run, and in no month is more spent.
@@ -40,59 +54,57 @@ func playFleet(t *testing.T, seed uint64) {
 	for n := range gateways {
 		gateways[n] = f.start()
 	}
-	var log []*passed
+	p := &played{}
 	for range 6_000 {
 		f.clock.Advance(time.Duration(random.Int64N(int64(300 * time.Millisecond))))
 		n := random.IntN(len(gateways))
 		g := gateways[n]
 		switch what := random.IntN(1000); {
 		case what < 2: // killed
-			for _, p := range log {
-				p.ended = p.ended || p.by == g
-			}
+			p.end(func(q *passed) bool { return q.by == g })
 			gateways[n] = f.start()
 		case what < 300:
 			g.Sync(t.Context())
 		case what < 600:
-			for _, p := range log {
-				if !p.ended && p.by == g && random.IntN(2) == 0 {
-					p.ended = true
-					p.tokens = random.Int64N(p.tokens + 1)
-					p.r.Settle(used(p.tokens, 0))
+			p.end(func(q *passed) bool {
+				if q.by != g || random.IntN(2) == 0 {
+					return false
 				}
-			}
+				p.spent -= q.tokens
+				q.tokens = random.Int64N(q.tokens + 1)
+				p.spent += q.tokens
+				q.r.Settle(used(q.tokens, 0))
+				return true
+			})
 		default:
 			r, _ := g.reserve(ann(random.Int64N(20), random.Int64N(30)))
 			if r == nil {
 				continue
 			}
-			log = append(log, &passed{f.clock.Now(), r.need[Tokens], r, g, false})
-			check(t, log, f.clock.Now(), requests, tokens, running, budget)
+			p.pass(&passed{f.clock.Now(), r.need[Tokens], r, g})
+			p.check(t, f.clock.Now(), requests, tokens, running, budget)
 		}
 		if t.Failed() {
 			return
 		}
 	}
-	if int64(len(log)) < min(requests, running) {
-		t.Errorf("only %d requests went through, with %d a minute", len(log), requests)
+	if int64(len(p.log)) < min(requests, running) {
+		t.Errorf("only %d requests went through, with %d a minute", len(p.log), requests)
 	}
 }
 
-func check(t *testing.T, log []*passed, now time.Time, requests, tokens, running, budget int64) {
+func (p *played) check(t *testing.T, now time.Time, requests, tokens, running, budget int64) {
 	t.Helper()
-	var minute, minuteTokens, live, spent int64
-	for _, p := range log {
-		spent += p.tokens
-		if !p.ended {
-			live++
+	var minute, minuteTokens int64
+	for _, q := range slices.Backward(p.log) {
+		if now.Sub(q.at) >= time.Minute {
+			break
 		}
-		if now.Sub(p.at) < time.Minute {
-			minute++
-			minuteTokens += p.tokens
-		}
+		minute++
+		minuteTokens += q.tokens
 	}
-	if minute > requests || minuteTokens > tokens || live > running || spent > budget {
-		t.Errorf("%d of %d requests and %d of %d tokens in a minute, %d of %d at once, %d of %d tokens in the month", minute, requests, minuteTokens, tokens, live, running, spent, budget)
+	if live := int64(len(p.live)); minute > requests || minuteTokens > tokens || live > running || p.spent > budget {
+		t.Errorf("%d of %d requests and %d of %d tokens in a minute, %d of %d at once, %d of %d tokens in the month", minute, requests, minuteTokens, tokens, live, running, p.spent, budget)
 	}
 }
 
@@ -138,3 +150,32 @@ func TestFleet_TheDeadLoseNoMoreThanTheyHeld(t *testing.T) {
 }
 
 func (i *instance) instanceName() string { return i.Limiter.instance }
+
+// TestFleet_WhoComesBackLosesNothing: one that was cut off for longer than its hold counts as having used it, until it
+// tells what it used indeed.
+func TestFleet_WhoComesBackLosesNothing(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, of(store.ScopeKey, "k1", store.Caps{RequestsPerMinute: ptr[int64](1000), TokensPerMonth: ptr[int64](100_000)}))
+	slow, other := f.start(), f.start()
+	for range 20 {
+		for _, g := range []*instance{slow, other} {
+			r, _ := g.reserve(ann(5, 5))
+			r.Settle(used(5, 5))
+		}
+		f.clock.Advance(syncEvery)
+		slow.Sync(t.Context())
+		other.Sync(t.Context())
+	}
+	r, _ := slow.reserve(ann(5, 5)) // of what it holds; nobody is told
+	r.Settle(used(5, 5))
+	f.clock.Advance(holdFor + time.Second)
+	r, _ = other.reserve(ann(5, 5))
+	r.Settle(used(5, 5))
+	if got, _ := f.store.state("key k1"); got.Tokens <= 42*10 {
+		t.Fatalf("the hold of one that is not heard of is not counted: %d", got.Tokens)
+	}
+	f.rest(slow, other)
+	if got, _ := f.store.state("key k1"); got.Tokens != 42*10 {
+		t.Errorf("%d tokens are counted, 420 were used", got.Tokens)
+	}
+}

@@ -53,6 +53,8 @@ const (
 	holdFor = 10 * time.Second
 	// margin is how much earlier the instance itself stops using it, for clocks that disagree.
 	margin = time.Second
+	// lostFor is how long an instance that was not heard of may come back and say what it used indeed.
+	lostFor = time.Hour
 )
 
 // slot is what was used in one second.
@@ -67,6 +69,8 @@ type hold struct {
 	Until int64   `json:"u"` // Unix milliseconds
 	Seq   int64   `json:"q"` // of the instance's last report that is counted
 	Of    amounts `json:"a"`
+	// Lost: the instance was not heard of in time, and all of it counts as used until it is.
+	Lost bool `json:"l,omitempty"`
 }
 
 // state is what the instances know together of one limit, beside what was spent in the month.
@@ -102,6 +106,15 @@ func (s *state) add(more slot) {
 	}
 	s.Slots[i].Requests = max(0, s.Slots[i].Requests+more.Requests)
 	s.Slots[i].Tokens = max(0, s.Slots[i].Tokens+more.Tokens)
+}
+
+// lose counts all of a hold as used, or with a sign of -1 no longer does.
+func (s *state) lose(a *store.Allowance, h hold, sign int64) {
+	s.add(slot{At: h.Until / 1000, Requests: sign * h.Of[Requests], Tokens: sign * h.Of[Tokens]})
+	if store.MonthOf(time.UnixMilli(h.Until)) == a.Month {
+		a.Tokens = max(0, a.Tokens+sign*h.Of[MonthTokens])
+		a.Nanos = max(0, a.Nanos+sign*h.Of[MonthMoney])
+	}
 }
 
 // report is what an instance tells of one limit, and asks for.
@@ -143,19 +156,21 @@ func apply(a *store.Allowance, r report) answer {
 	others, peers := amounts{}, int64(0)
 	for name, h := range s.Holds {
 		switch {
-		case h.Until > nowMS && name != r.instance:
+		case name == r.instance:
+			if h.Lost { // it was cut off, and tells now what it used
+				s.lose(a, h, -1)
+			}
+		case h.Until > nowMS:
 			peers++
 			for k := range h.Of {
 				others[k] += h.Of[k]
 			}
-		case h.Until > nowMS:
-		default: // it died, or was cut off: it may have used all of it, at the last moment
-			if name != r.instance {
-				s.add(slot{At: h.Until / 1000, Requests: h.Of[Requests], Tokens: h.Of[Tokens]})
-				a.Tokens += h.Of[MonthTokens]
-				a.Nanos += h.Of[MonthMoney]
-				delete(s.Holds, name)
-			}
+		case !h.Lost: // it died, or was cut off: it may have used all of it, at the last moment
+			s.lose(a, h, 1)
+			h.Lost = true
+			s.Holds[name] = h
+		case h.Until+lostFor.Milliseconds() < nowMS:
+			delete(s.Holds, name)
 		}
 	}
 	if mine := s.Holds[r.instance]; mine.Seq < r.seq {

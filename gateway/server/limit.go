@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+
 	"github.com/heteroflow/heteroflow/gateway/limit"
 	"github.com/heteroflow/heteroflow/gateway/relay"
 	"github.com/heteroflow/heteroflow/internal/store"
@@ -9,7 +11,8 @@ import (
 // reserve takes what the call needs of its limits and tells the client how they stand, or has answered.
 func (c *call) reserve() (*limit.Reservation, bool) {
 	ask := c.asks
-	ask.Tenant, ask.Member, ask.KeyID, ask.Model, ask.Free = c.who.Tenant, c.who.Member, c.who.KeyID, c.row.Model, c.operation.Free
+	ask.Tenant, ask.Member, ask.KeyID = c.who.Tenant, cmp.Or(c.who.Member, c.who.User), c.who.KeyID
+	ask.Model, ask.Free = c.row.Model, c.operation.Free
 	ask.Answers = ask.Answers || c.operation.Text && c.operation.Token != ""
 	reserved, refusal := c.h.limits.Reserve(c.r.Context(), ask)
 	if refusal == nil {
