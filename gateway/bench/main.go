@@ -137,13 +137,13 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	if err := b.rounds(ctx, targets, only, o.rounds); err != nil {
 		return err
 	}
-	b.checkMetered(ctx, p)
+	metered := b.metered(ctx, p)
 	var names []string
 	for _, t := range targets {
 		names = append(names, t.name)
 	}
 	b.results.write(out, names)
-	fmt.Fprintf(out, "\n%d requests through %s, each with its row of usage: %t. It took %s.\n", b.sent, productName, len(b.problems) == 0, time.Since(began).Round(time.Second))
+	fmt.Fprintf(out, "\n%d requests through %s, each with its row of usage: %t. It took %s.\n", b.sent, productName, metered, time.Since(began).Round(time.Second))
 	if len(b.problems) > 0 {
 		return errors.New(strings.Join(b.problems, "\n"))
 	}
@@ -184,7 +184,10 @@ func (b *bench) rounds(ctx context.Context, targets []*target, only []string, n 
 			}
 			for _, i := range rand.Perm(len(targets)) {
 				if err := b.one(ctx, r, targets[i]); err != nil {
-					return fmt.Errorf("%s of %s: %w", r.name, targets[i].name, err)
+					b.problems = append(b.problems, fmt.Sprintf("%s of %s: %v", r.name, targets[i].name, err))
+				}
+				if err := ctx.Err(); err != nil {
+					return err
 				}
 			}
 		}

@@ -256,19 +256,20 @@ func (b *bench) waiting(t *target) (w waiting, err error) {
 	return w, err
 }
 
-// checkMetered holds the product's rows of usage against what it was sent.
-func (b *bench) checkMetered(ctx context.Context, p *product) {
+// metered holds the product's rows of usage against what it was sent.
+func (b *bench) metered(ctx context.Context, p *product) bool {
 	var rows int64
 	for range 50 {
 		var err error
 		if rows, err = p.metered(ctx); err != nil {
 			b.problems = append(b.problems, "usage not read: "+err.Error())
-			return
+			return false
 		}
 		if rows == int64(b.sent) {
-			return
+			return true
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
 	b.problems = append(b.problems, fmt.Sprintf("%d rows of usage for %d requests", rows, b.sent))
+	return false
 }
