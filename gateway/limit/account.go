@@ -50,7 +50,6 @@ type account struct {
 	sent    *report // made, not known to be counted yet
 	seq     int64
 
-	own      *ring  // used by this instance; nil before the first use
 	known    []slot // used by all instances, when last told
 	last     minute
 	total    store.Spent
@@ -148,11 +147,10 @@ func (a *account) count(second int64, need amounts, sign int64) {
 }
 
 func (a *account) use(second, requests, tokens int64) {
-	if a.own == nil {
-		a.pending, a.own = &ring{}, &ring{}
+	if a.pending == nil {
+		a.pending = &ring{}
 	}
 	a.pending.add(second, requests, tokens)
-	a.own.add(second, requests, tokens)
 	a.last.add(slot{second, requests, tokens})
 	a.changed = true
 	a.tell()
@@ -163,11 +161,8 @@ func (a *account) share(now time.Time, k Kind, need, instances int64) bool {
 	left, used := a.caps[k], int64(0)
 	switch k {
 	case Requests, Tokens:
-		for _, s := range a.own.slots() {
-			if s.At+window > now.Unix() {
-				used += [...]int64{s.Requests, s.Tokens}[k]
-			}
-		}
+		used = a.untold(now.Unix())[k]
+		left = max(0, left-(a.minute(now.Unix()).used[k]-used)) // what all had used when last told
 	case Concurrency:
 		used = a.running
 	default:
@@ -178,6 +173,13 @@ func (a *account) share(now time.Time, k Kind, need, instances int64) bool {
 		left = max(0, left-a.spentOf(k))
 	}
 	return used+need <= (left+instances-1)/instances
+}
+
+// untold is what this instance used in the last minute and nobody else knows of.
+func (a *account) untold(second int64) [2]int64 {
+	m := minute{second: second}
+	a.eachUntold(m.add)
+	return m.used
 }
 
 // spentOf is what all instances spent of a budget, when last told.
@@ -469,6 +471,10 @@ func (a *account) each(visit func(slot)) {
 	for _, u := range a.known {
 		visit(u)
 	}
+	a.eachUntold(visit)
+}
+
+func (a *account) eachUntold(visit func(slot)) {
 	if a.sent != nil {
 		for _, u := range a.sent.slots {
 			visit(u)

@@ -63,6 +63,7 @@ type Limiter struct {
 	log      hclog.Logger
 	metrics  *Metrics
 	instance string
+	patience time.Duration // for one call to the store
 
 	book  atomic.Pointer[book]
 	peers atomic.Int64 // instances that live, this one too
@@ -83,7 +84,7 @@ type round struct{ done chan struct{} }
 
 // New makes a limiter for the instance of that name, which no other has or had. It knows no limits until Run or Sync.
 func New(s Store, instance string, c clock.Clock, log hclog.Logger, m *Metrics) *Limiter {
-	l := &Limiter{store: s, clock: c, log: log, metrics: m, instance: instance, next: &round{make(chan struct{})}, kick: make(chan struct{}, 1)}
+	l := &Limiter{store: s, clock: c, log: log, metrics: m, instance: instance, patience: callFor, next: &round{make(chan struct{})}, kick: make(chan struct{}, 1)}
 	l.book.Store(&book{})
 	l.peers.Store(1)
 	return l

@@ -98,7 +98,7 @@ func (l *Limiter) Err() error {
 
 // reread reads limits and prices when they changed.
 func (l *Limiter) reread(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	revision, err := l.store.Revision(ctx, store.LimitRevision)
 	if err != nil {
@@ -112,7 +112,7 @@ func (l *Limiter) reread(ctx context.Context) error {
 
 // countPeers says that this instance lives, or no longer does, and counts those that do.
 func (l *Limiter) countPeers(ctx context.Context, now time.Time, live bool) error {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	var count int64
 	err := l.store.ChangeAllowances(ctx, []string{peersRow}, func(a *store.Allowance) error {
@@ -174,7 +174,7 @@ func (l *Limiter) settleUp(ctx context.Context, now time.Time, chosen func(*acco
 
 // tell exchanges a few accounts in one transaction.
 func (l *Limiter) tell(ctx context.Context, now time.Time, list []*account) error {
-	ctx, cancel := context.WithTimeout(ctx, callFor)
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	reports, answers := make(map[string]report, len(list)), make(map[string]answer, len(list))
 	ids := make([]string, 0, len(list))
