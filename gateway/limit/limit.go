@@ -76,7 +76,6 @@ type Limiter struct {
 
 	failed time.Time // last, of Sync alone
 	seen   time.Time // when the instances were last counted, the same
-	read   bool      // limits were read once, the same
 }
 
 // round is one exchange with the store.
