@@ -38,8 +38,12 @@ func (e *engine) serve(ctx context.Context, listeners []net.Listener) error {
 		group.Go(func() {
 			for {
 				c, err := l.Accept()
-				if err != nil {
+				if errors.Is(err, net.ErrClosed) {
 					return
+				}
+				if err != nil { // of that client, or too many of them
+					time.Sleep(time.Millisecond)
+					continue
 				}
 				go e.answer(c)
 			}

@@ -17,6 +17,9 @@ import (
 	"time"
 )
 
+// patience bounds the wait for an answer.
+const patience = 20 * time.Second
+
 // client is one connection to what is measured.
 type client struct {
 	conn net.Conn
@@ -41,6 +44,9 @@ func (c *client) do(request []byte) error {
 
 // get sends a request and gives its body, appended to what is given; without any it is dropped.
 func (c *client) get(request, body []byte) ([]byte, error) {
+	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return nil, err
+	}
 	if _, err := c.conn.Write(request); err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		gateway = p.profiled(self, o.profile)
 	}
 	all := []*target{{name: "direct", addr: engines[0]}, gateway, haproxy(engines), nginx(engines), reverse(self, engines)}
-	b := &bench{key: p.key, results: results{}, dir: dir}
+	b := &bench{key: p.key, results: results{}, dir: dir, engine: engine}
 	targets, err := b.pick(all, o.targets)
 	if err != nil {
 		return err
@@ -189,6 +189,11 @@ func (b *bench) rounds(ctx context.Context, targets []*target, only []string, n 
 				if err := ctx.Err(); err != nil {
 					return err
 				}
+				select {
+				case <-b.engine.done:
+					return fmt.Errorf("the engine ended: %s", b.engine.out)
+				default:
+				}
 			}
 		}
 	}
@@ -200,6 +205,9 @@ func (b *bench) up(ctx context.Context, t *target) error {
 	defer cancel()
 	calls, err := t.up(ctx, b.dir, b.key)
 	b.count(t, calls)
+	if err != nil {
+		t.down()
+	}
 	return err
 }
 

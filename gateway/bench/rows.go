@@ -14,6 +14,7 @@ import (
 type bench struct {
 	key     string
 	dir     string // of its files
+	engine  *process
 	results results
 	// sent are the requests that the product must have a row of usage for.
 	sent int
