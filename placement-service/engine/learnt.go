@@ -50,6 +50,25 @@ type value struct {
 	potential float64
 }
 
+// modelSeen is the model that was looked up last: the pools of a node are mostly of one.
+type modelSeen struct {
+	known   bool
+	name    modelName
+	number  int
+	cardMiB uint64
+}
+
+// modelAfter is model where the one before may be known.
+func (l *Learnt) modelAfter(last *modelSeen, p *Pool) (number int, cardMiB uint64) {
+	name := p.modelName()
+	if last.known && last.name == name {
+		return last.number, last.cardMiB
+	}
+	number, cardMiB = l.model(p)
+	*last = modelSeen{number < len(l.demand.Models), name, number, cardMiB} // of others the size is each pool's own
+	return number, cardMiB
+}
+
 // cost is by how much the potential of the node drops, in MiB of card. ok is false where the shape cannot be placed.
 func (l *Learnt) cost(s *potential.State, before *value, p *potential.Shape, c potential.Card, cardMiB uint64, level int) (mib float64, ok bool) {
 	l.mu.Lock()
@@ -80,11 +99,11 @@ const middlingMiB = 64 << 10
 
 // roomOf is a card of the pool with what is left of it when so many of its instances are free. Of whole cards it is any
 // one of them.
-func (l *Learnt) roomOf(p *Pool, free int) potential.Card {
+func (l *Learnt) roomOf(last *modelSeen, p *Pool, free int) potential.Card {
 	if free <= 0 || p.Total <= 0 {
 		return 0
 	}
-	number, _ := l.model(p)
+	number, _ := l.modelAfter(last, p)
 	if p.wholes() {
 		return potential.MakeCard(number, potential.Whole)
 	}
@@ -99,12 +118,12 @@ func (p *Pool) wholes() bool { return p.Form == accel.Whole || p.Form == accel.P
 
 // stateOf is what is free on a node, processor in MHz: a thousandth of a core is taken for one MHz, since only the
 // ratio of what is asked for to what there is matters. free gives the free instances of each pool.
-func (l *Learnt) stateOf(n *Node, cpuMHz, memoryMiB int, free func(pool int) int) potential.State {
+func (l *Learnt) stateOf(last *modelSeen, n *Node, cpuMHz, memoryMiB int, free func(pool int) int) potential.State {
 	s := potential.MakeState(cpuMHz, memoryMiB, nil)
 	for i := range n.Pools {
 		p := &n.Pools[i]
 		count := free(i)
-		c := l.roomOf(p, count)
+		c := l.roomOf(last, p, count)
 		switch {
 		case c == 0:
 		case p.wholes():
@@ -123,13 +142,20 @@ func (c *Candidate) state(l *Learnt) (*potential.State, *value) {
 	if c.work != nil {
 		return c.work.state(l, c.node)
 	}
-	s := l.stateOf(c.Node, c.FreeCPUMHz, c.FreeMemoryMiB, func(pool int) int {
+	s := l.stateOf(&modelSeen{}, c.Node, c.FreeCPUMHz, c.FreeMemoryMiB, func(pool int) int {
 		if p := &c.Node.Pools[pool]; p != c.Pool {
 			return p.Free()
 		}
 		return c.FreeUnits
 	})
 	return &s, &value{}
+}
+
+func (c *Candidate) model() *modelSeen {
+	if c.work == nil {
+		return &modelSeen{}
+	}
+	return &c.work.model
 }
 
 // before is how many instances of the pool are free, what the allocation under trial takes left out.
@@ -144,7 +170,7 @@ func (w *work) state(l *Learnt, n int) (*potential.State, *value) {
 	if !w.stated[n] {
 		w.stated[n], w.values[n] = true, value{}
 		node := &w.snap.Nodes[n]
-		w.states[n] = l.stateOf(node, node.CPUMHz-node.UsedCPUMHz-w.cpu[n], node.MemoryMiB-node.UsedMemoryMiB-w.memory[n],
+		w.states[n] = l.stateOf(&w.model, node, node.CPUMHz-node.UsedCPUMHz-w.cpu[n], node.MemoryMiB-node.UsedMemoryMiB-w.memory[n],
 			func(pool int) int { return w.freeBefore(n, w.first[n]+pool) })
 	}
 	return &w.states[n], &w.values[n]
@@ -183,11 +209,12 @@ func (p potentialScore) Score(c *Candidate) float64 {
 }
 
 func (l *Learnt) score(c *Candidate, level int) float64 {
-	shape, room, ok := l.shape(c)
+	last := c.model()
+	shape, room, ok := l.shape(last, c)
 	if !ok {
 		return 0
 	}
-	_, cardMiB := l.model(c.Pool)
+	_, cardMiB := l.modelAfter(last, c.Pool)
 	state, before := c.state(l)
 	cost, ok := l.cost(state, before, &shape, room, cardMiB, level)
 	if !ok {
@@ -204,9 +231,9 @@ func worthAt(cost float64) float64 {
 
 // shape is what the candidate's task asks of the node, for all allocations that must be there, and the card of the pool
 // that it would take with what is free of it before the task took any.
-func (l *Learnt) shape(c *Candidate) (p potential.Shape, room potential.Card, ok bool) {
+func (l *Learnt) shape(last *modelSeen, c *Candidate) (p potential.Shape, room potential.Card, ok bool) {
 	free := c.before()
-	room = l.roomOf(c.Pool, free)
+	room = l.roomOf(last, c.Pool, free)
 	if room == 0 || c.Units > free {
 		return p, room, false
 	}

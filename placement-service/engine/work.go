@@ -29,6 +29,7 @@ type work struct {
 	states  []potential.State // of each node that has been scored, before the trial; valid where stated
 	stated  []bool
 	values  []value // of the states
+	model   modelSeen
 
 	// Of the group that is being placed:
 	ask      *GroupAsk
@@ -82,7 +83,7 @@ func (w *work) reset(e *Engine, s *Snapshot, r *Request) {
 	}
 	w.first[nodes] = total
 	w.used = resize(w.used, total)
-	w.kin = nil
+	w.kin, w.model.known = nil, false
 	w.stated = resize(w.stated, nodes)
 	if cap(w.states) < nodes {
 		w.states, w.values = make([]potential.State, nodes), make([]value, nodes)
