@@ -50,10 +50,9 @@ const (
 	meanAnswer = 256
 	// mostLimits is how many limits one request can have: of key, member and tenant, for its model and for all.
 	mostLimits = 6
-	// tries is how often a request asks for more, and waitFor the longest that it waits each time: longer than the store
-	// may take before it counts as away.
-	tries   = 3
-	waitFor = 3 * callFor
+	// tries is how often a request asks for more. Each time it waits no longer than so many calls to the store may take.
+	tries = 3
+	waits = 3
 )
 
 // Limiter lets requests through. It is safe for concurrent use.
@@ -110,18 +109,20 @@ func (l *Limiter) Reserve(ctx context.Context, a Ask) (*Reservation, *Refusal) {
 	if r == nil {
 		return nil, refusal
 	}
+	late := false // the store took too long, which is as good as away
 	for try := 1; ; try++ {
 		alone := int64(0)
-		if l.away.Load() {
+		if l.away.Load() || late {
 			alone = l.peers.Load()
 		}
 		refusal, asks := l.try(r, a, alone)
 		if refusal == nil {
 			return r, nil
 		}
-		if !asks || try == tries || !l.await(ctx) {
+		if !asks || try == tries || ctx.Err() != nil {
 			return nil, l.refuse(refusal)
 		}
+		late = !l.await(ctx)
 	}
 }
 
@@ -202,7 +203,7 @@ func (l *Limiter) await(ctx context.Context) bool {
 	select {
 	case <-r.done:
 		return true
-	case <-l.clock.After(waitFor):
+	case <-l.clock.After(waits * l.patience):
 		return false
 	case <-ctx.Done():
 		return false
