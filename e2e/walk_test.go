@@ -140,6 +140,8 @@ type walker struct {
 	mine    []string // jobs of this walk, those that were stopped too
 	stopped map[string]bool
 	said    []string // steps so far
+	// orphaned is set when a plugin was killed since the agent was started.
+	orphaned bool
 	seen    time.Time
 }
 
@@ -224,6 +226,7 @@ func (w *walker) step(s step) {
 		w.say("%s", s.do)
 		w.Agent.Kill()
 		w.StartAgent()
+		w.orphaned = false
 	case "kill MPS daemons":
 		w.killMPS()
 	case "kill Docker":
@@ -271,9 +274,25 @@ func (w *walker) stopJob(id string) error {
 	return err
 }
 
+// revive starts an agent that ended when a plugin was killed while it asked it what it is, as what runs a machine's services
+// does. No other end of the agent is overlooked.
+func (w *walker) revive() {
+	w.t.Helper()
+	if w.Agent.Alive() {
+		return
+	}
+	if !w.orphaned {
+		w.t.Fatalf("the agent has ended by itself:\n%s", w.Agent.Output())
+	}
+	w.say("start the agent again")
+	w.orphaned = false
+	w.StartAgent()
+}
+
 // kill kills a plugin where it runs: it may have been killed a moment ago.
 func (w *walker) kill(file string) {
 	w.t.Helper()
+	w.orphaned = true
 	for _, pid := range w.processes(filepath.Join(w.Dir, "plugins", file)) {
 		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if err == nil && !strings.Contains(string(args), "supervise") {
@@ -445,6 +464,7 @@ func (w *walker) calm() {
 		w.daemon.Await()
 	}
 	w.Eventually(calmWithin, "there is what running tasks have, and nothing else", func() error {
+		w.revive()
 		if err := w.owners(); err != nil {
 			w.t.Fatal(err)
 		}
@@ -457,6 +477,7 @@ func (w *walker) settle() {
 	w.t.Helper()
 	w.b.noFault(w.t)
 	w.Eventually(calmWithin, "every job is stopped", func() error {
+		w.revive()
 		var problems []error
 		for _, id := range w.mine {
 			if !w.stopped[id] {
