@@ -142,7 +142,7 @@ type walker struct {
 	said    []string // steps so far
 	// orphaned is set when a plugin was killed since the agent was started.
 	orphaned bool
-	seen    time.Time
+	seen     time.Time
 }
 
 func newWalker(t *testing.T, o cluster.Options, probe, tool string, n int) *walker {
