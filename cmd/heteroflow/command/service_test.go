@@ -146,9 +146,9 @@ func TestLimits(t *testing.T) {
 	golden(t, "limit_delete", f.call(t, nil, "limit", "delete", "l1"))
 	for want, args := range map[string][]string{
 		`"planet" is no scope: write key, member or tenant`: {"planet", "x", "-concurrency", "1"},
-		"no number is given":                                {"key", "x"},
-		"write a whole number of 0 or more":                 {"key", "x", "-concurrency", "-1"},
-		"write a number of 0 or more":                       {"key", "x", "-money-per-month", "much"},
+		"no number is given":                {"key", "x"},
+		"write a whole number of 0 or more": {"key", "x", "-concurrency", "-1"},
+		"write a number of 0 or more":       {"key", "x", "-money-per-month", "much"},
 	} {
 		if r := f.call(t, nil, append([]string{"limit", "set"}, args...)...); r.code != 1 || !strings.Contains(r.errors, want) {
 			t.Errorf("%v: %+v", args, r)
