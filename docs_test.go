@@ -1,6 +1,7 @@
 package heteroflow_test
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -287,4 +288,22 @@ func options(spec *hclspec.Spec, parent, key string) []option {
 		panic("a schema of a kind that this test does not know: add it here")
 	}
 	return out
+}
+
+// Decisions are numbered from 1 without a gap, and the title of each has the number of its file.
+func TestDecisions_AreNumbered(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("docs/adr/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d decisions, %v", len(files), err)
+	}
+	for i, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if number := fmt.Sprintf("%04d-", i+1); !strings.HasPrefix(filepath.Base(file), number) || !strings.HasPrefix(string(body), fmt.Sprintf("# %d. ", i+1)) {
+			t.Errorf("%s is decision %d: name the file %s… and its title %d", file, i+1, number, i+1)
+		}
+	}
 }
