@@ -106,10 +106,12 @@ func (c *Cache) noRoom(total, inUse, free int64) error {
 	return &passing{fmt.Errorf("the model has %s, the disk of %s has %s free, of which %s stay free: make room there, or have models { dir } of the plugin's config lie on a larger disk", formatBytes(total), c.o.Dir, formatBytes(free), formatBytes(diskMargin))}
 }
 
-// holds lists what takes room.
+// holds lists what takes room. A model that is published meanwhile goes from the folder that is looked at first to the other
+// one, so that it is not missed; it is listed once.
 func (c *Cache) holds() ([]held, error) {
 	var out []held
-	for _, dir := range []string{c.o.Dir, filepath.Join(c.o.Dir, partialDir)} {
+	at := map[string]int{}
+	for _, dir := range []string{filepath.Join(c.o.Dir, partialDir), c.o.Dir} {
 		entries, err := os.ReadDir(dir)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -129,6 +131,11 @@ func (c *Cache) holds() ([]held, error) {
 			if dir != c.o.Dir && h.used {
 				h.still = max(0, c.readState(h.key).Total-h.bytes)
 			}
+			if i, twice := at[h.key]; twice {
+				out[i] = h
+				continue
+			}
+			at[h.key] = len(out)
 			out = append(out, h)
 		}
 	}
