@@ -53,7 +53,6 @@ func checkIndex(t *testing.T, scorer Scorer, demand []Share, supply []Supply) {
 	const count = 60
 	r := rand.New(rand.NewPCG(11, 12))
 	x := NewIndex(scorer)
-	x.spare = 50 // states are forgotten all the time
 	nodes := map[int]State{}
 	set := func(n int, s State) {
 		nodes[n] = s
@@ -89,8 +88,5 @@ func checkIndex(t *testing.T, scorer Scorer, demand []Share, supply []Supply) {
 	}
 	if chosen < 300 {
 		t.Errorf("only %d placed", chosen)
-	}
-	if n := len(x.states); n > 4*count+50 {
-		t.Errorf("%d states are kept for %d nodes", n, count)
 	}
 }
