@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ import (
 type Daemon struct {
 	Host   string // address
 	dir    string
+	bridge string
 	more   []string
 	c      *Cluster // starts processes
 	docker *Process
@@ -30,12 +32,13 @@ type Daemon struct {
 }
 
 // ErrNoDaemon is why a machine has no Docker daemon of its own for a test.
-var ErrNoDaemon = errors.New("a Docker daemon of the test's own needs dockerd, containerd and root")
+var ErrNoDaemon = errors.New("a Docker daemon of the test's own needs dockerd, containerd, ip and root")
 
-// StartDaemon starts a daemon without a network, with further arguments, and ends it with the test.
+// StartDaemon starts a daemon with further arguments, and ends it with the test. It has a bridge of its own that leads nowhere:
+// a daemon that is told to have none (--bridge=none) deletes docker0, which is the bridge of whatever daemon the machine has.
 func StartDaemon(t testing.TB, more ...string) (*Daemon, error) {
 	t.Helper()
-	for _, program := range []string{"dockerd", "containerd", "runc"} {
+	for _, program := range []string{"dockerd", "containerd", "runc", "ip"} {
 		if _, err := exec.LookPath(program); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrNoDaemon, err)
 		}
@@ -43,12 +46,17 @@ func StartDaemon(t testing.TB, more ...string) (*Daemon, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNoDaemon
 	}
-	dir, err := os.MkdirTemp("", "hfd") // sockets have short names only
+	dir, err := os.MkdirTemp("", "hfd") // sockets have short names only, and bridges 15 characters
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{Host: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir, more: more, c: &Cluster{Dir: dir, t: t, started: &[]*Process{}}}
+	d := &Daemon{bridge: filepath.Base(dir), Host: "unix://" + filepath.Join(dir, "docker.sock"), dir: dir, more: more, c: &Cluster{Dir: dir, t: t, started: &[]*Process{}}}
 	t.Cleanup(d.end)
+	for _, args := range [][]string{{"link", "add", d.bridge, "type", "bridge"}, {"address", "add", "192.0.2.1/25", "dev", d.bridge}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+	}
 	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n",
 		filepath.Join(dir, "root"), filepath.Join(dir, "state"), filepath.Join(dir, "containerd.sock"))
 	if err := os.WriteFile(filepath.Join(dir, "containerd.toml"), []byte(config), 0o600); err != nil {
@@ -70,7 +78,7 @@ func (d *Daemon) Start(keep bool) {
 	}
 	d.docker = d.c.run("dockerd", nil, "dockerd", slices.Concat([]string{
 		"--data-root", filepath.Join(d.dir, "data"), "--exec-root", filepath.Join(d.dir, "exec"), "--pidfile", filepath.Join(d.dir, "pid"),
-		"--containerd", filepath.Join(d.dir, "containerd.sock"), "--host", d.Host, "--bridge=none", "--iptables=false",
+		"--containerd", filepath.Join(d.dir, "containerd.sock"), "--host", d.Host, "--bridge", d.bridge, "--iptables=false",
 		fmt.Sprintf("--live-restore=%t", keep),
 	}, d.more)...)
 }
@@ -124,6 +132,9 @@ func (d *Daemon) end() {
 			d.c.t.Logf("last output of %s:\n%s", p.Name, tail(p.Output(), 15))
 			d.c.keep(p)
 		}
+	}
+	if out, err := exec.Command("ip", "link", "delete", d.bridge).CombinedOutput(); err != nil {
+		d.c.t.Logf("ip link delete %s: %v: %s", d.bridge, err, out)
 	}
 	d.c.unmount()
 	if err := os.RemoveAll(d.dir); err != nil {
