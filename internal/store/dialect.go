@@ -18,6 +18,8 @@ type dialect interface {
 	migrations() (goose.Dialect, goose.ProviderOption)
 	// relaxed is how a transaction is told that it may be on disk a moment after its end.
 	relaxed() relaxation
+	// pipelines reports whether statements can be sent together, before the answer to the first.
+	pipelines() bool
 	// flush brings to disk what was committed before.
 	flush(ctx context.Context, s *Store) error
 	// again reports whether a transaction that ended in err lost a race and may simply be run once more.

@@ -67,7 +67,7 @@ func (s *Store) PutJobReserving(ctx context.Context, j Job, r Reservation) (Job,
 		return Job{}, err
 	}
 	version := j.Version
-	err = s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
+	err = s.inPipelinedTx(ctx, func(q *sqlgen.Queries) error {
 		j.Version = version
 		if err := putJob(ctx, q, &j); err != nil {
 			return err
@@ -88,7 +88,7 @@ func (s *Store) PutJobSubmitted(ctx context.Context, j Job, reservation string) 
 		return Job{}, err
 	}
 	version := j.Version
-	err = s.inRelaxedTx(ctx, func(q *sqlgen.Queries) error {
+	err = s.inPipelinedTx(ctx, func(q *sqlgen.Queries) error {
 		j.Version = version
 		if err := putJob(ctx, q, &j); err != nil {
 			return err

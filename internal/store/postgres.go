@@ -67,8 +67,12 @@ func (postgresDialect) migrations() (goose.Dialect, goose.ProviderOption) {
 
 // relaxed answers before the server has flushed its log, which it does within three times wal_writer_delay (200 ms).
 func (postgresDialect) relaxed() relaxation {
-	return relaxation{inside: "SET LOCAL synchronous_commit = off"}
+	return relaxation{inside: relaxPostgres}
 }
+
+const relaxPostgres = "SET LOCAL synchronous_commit = off"
+
+func (postgresDialect) pipelines() bool { return true }
 
 // flush is a transaction that does wait for the disk: what came before it in the log is on disk then, too. It has to
 // write something, or the server has nothing to wait for.

@@ -105,6 +105,9 @@ func (sqliteDialect) relaxed() relaxation {
 	return relaxation{before: "PRAGMA synchronous = NORMAL", after: "PRAGMA synchronous = FULL"}
 }
 
+// pipelines is false: there is no way to the database, it is in this process.
+func (sqliteDialect) pipelines() bool { return false }
+
 // flush syncs the log's file, which is all that SQLite does for a transaction that waits for the disk. It takes no
 // connection, so that others write meanwhile. What a checkpoint took out of the log is on disk already.
 func (d sqliteDialect) flush(context.Context, *Store) error {
