@@ -19,6 +19,15 @@ type Result struct {
 	Answer  Tree // a JobRegisterResponse
 	Job     store.Job
 	Waiting bool // the service holds the job; the answer's evaluation is the service's own
+
+	rest func() // what is still to be written, under the job's lock; nil when nothing is
+}
+
+// finish writes what is still to be written.
+func (r Result) finish() {
+	if r.rest != nil {
+		r.rest()
+	}
 }
 
 // submission is one job on its way.
@@ -41,15 +50,20 @@ func (s *Submitter) Register(ctx context.Context, caller Caller, env Tree) (Resu
 	if err != nil {
 		return Result{}, err
 	}
-	defer s.lock(key)()
+	unlock := s.lock(key)
 	for range registerTries {
 		result, err := s.register(ctx, caller, key, env)
 		if errors.Is(err, store.ErrConflict) {
 			continue
 		}
 		s.count(result, err)
+		s.afterwards.Go(func() {
+			defer unlock()
+			result.finish()
+		})
 		return result, err
 	}
+	unlock()
 	return Result{}, &Unavailable{Part: "the job", Err: errors.New("others change it at the same time")}
 }
 
@@ -117,13 +131,20 @@ func (s *Submitter) read(ctx context.Context, caller Caller, key watch.JobKey, e
 		return submission{}, &Refused{Code: "invalid_ask", Text: problems.Error(), Fields: problems}
 	}
 	sub := submission{caller: caller, key: key, env: env, clean: admission.Strip(job), reading: reading}
-	var err error
-	if sub.hash, err = admission.SpecHash(sub.clean); err != nil {
+	known := make(chan error, 1)
+	go func() { // beside the reckoning of the hash
+		var err error
+		sub.prev, err = s.find(ctx, key)
+		known <- err
+	}()
+	hash, err := admission.SpecHash(sub.clean)
+	if lost := <-known; err == nil && lost != nil {
+		return sub, lost
+	}
+	if err != nil {
 		return sub, &Refused{Code: "invalid_job", Text: err.Error()}
 	}
-	if sub.prev, err = s.find(ctx, key); err != nil {
-		return sub, err
-	}
+	sub.hash = hash
 	return sub, owned(caller, sub.prev)
 }
 

@@ -60,7 +60,8 @@ func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, e
 	// Only if nobody registered it since.
 	sub.env["EnforceIndex"] = true
 	sub.env["JobModifyIndex"], _ = stored["JobModifyIndex"].(json.Number)
-	_, err = s.send(ctx, sub, row, found)
+	result, err := s.send(ctx, sub, row, found)
+	result.finish()
 	if errors.Is(err, store.ErrConflict) {
 		return false, nil
 	}

@@ -79,6 +79,7 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 	}
 	if found.job != nil {
 		result, err := s.send(ctx, sub, row, found)
+		result.finish()
 		var answer *Answer
 		if errors.As(err, &answer) {
 			return s.refuse(ctx, sub.key, answer.Text)
@@ -116,8 +117,8 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 	case err != nil:
 		return false, answerOf(err)
 	case s.isSame(stored, sub.hash) && carries(stored, sub, row):
-		_, err := s.sent(ctx, sub, row, placed{job: sub.clean}, Tree{"EvalID": ""})
-		return true, err
+		s.sent(ctx, sub, row, placed{job: sub.clean}, Tree{"EvalID": ""}).finish()
+		return true, nil
 	}
 	found := placed{job: sub.clean}
 	if sub.reading.Asks() {
@@ -144,6 +145,7 @@ func (s *Submitter) resend(ctx context.Context, sub submission, row store.Job) (
 	}
 	sub.prev.State = store.JobWaiting // where it goes back to if Nomad refuses
 	result, err := s.send(ctx, sub, row, found)
+	result.finish()
 	var answer *Answer
 	if errors.As(err, &answer) {
 		return s.refuse(ctx, sub.key, answer.Text)

@@ -38,10 +38,10 @@ func (s *Submitter) send(ctx context.Context, sub submission, row store.Job, fou
 	lost := <-kept
 	switch {
 	case err == nil && lost != nil:
-		_, err = s.sent(ctx, sub, row, found, answer)
+		s.sent(ctx, sub, row, found, answer).finish()
 		return Result{}, errors.Join(err, &Unavailable{Part: "the database's disk", Err: lost, Changed: "Nomad has the job already"})
 	case err == nil:
-		return s.sent(ctx, sub, row, found, answer)
+		return s.sent(ctx, sub, row, found, answer), nil
 	case nomadapi.IsAnswer(err), isEnforced(sub.env):
 		return Result{}, errors.Join(answerOf(err), s.giveBack(ctx, sub, found), s.restore(ctx, sub.prev, row))
 	}
@@ -61,29 +61,26 @@ func (s *Submitter) nomadRegister(ctx context.Context, sub submission, found pla
 	return s.Nomad.Register(ctx, sub.key.Namespace, body)
 }
 
-// sent notes that Nomad has the job. What fails here is only logged: the job runs, and the watcher sees it.
-func (s *Submitter) sent(ctx context.Context, sub submission, row store.Job, found placed, answer Tree) (Result, error) {
+// sent is the answer for a job that Nomad has. That it has it is noted afterwards, so that nobody waits for it, under the job's
+// lock. What fails there is only logged: the job runs, the watcher sees it, and it is found again by its spec.
+func (s *Submitter) sent(ctx context.Context, sub submission, row store.Job, found placed, answer Tree) Result {
 	row.State = store.JobSubmitted
 	row.EvalID, _ = answer["EvalID"].(string)
 	s.switches.release(sub.key)
 	if s.Expect != nil && sub.reading.Asks() {
 		s.Expect(sub.key, row.EvalID)
 	}
-	stored, err := s.Store.PutJobSubmitted(ctx, row, found.reservation)
-	if err != nil {
-		s.log.Warn("submitted job not noted, it is found again by its spec", "job_id", row.ID, "error", err)
-	} else {
-		row = stored
-	}
-	if found.decision != nil {
-		s.afterwards.Go(func() { // nobody waits for it
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-			defer cancel()
-			s.note(ctx, sub.key, "placed", found)
-		})
-	}
 	s.log.Info("job submitted", "namespace", row.Namespace, "job_id", row.ID, "tenant", row.Tenant, "eval_id", row.EvalID, "repeated", found.repeated())
-	return Result{Answer: answer, Job: row}, nil
+	return Result{Answer: answer, Job: row, rest: func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if _, err := s.Store.PutJobSubmitted(ctx, row, found.reservation); err != nil {
+			s.log.Warn("submitted job not noted, it is found again by its spec", "job_id", row.ID, "error", err)
+		}
+		if found.decision != nil {
+			s.note(ctx, sub.key, "placed", found)
+		}
+	}}
 }
 
 // later keeps a job that Nomad could not be given now. Its room stays reserved for a while.
