@@ -29,6 +29,7 @@ type Grant struct {
 	// Children says which jobs that Nomad makes of this one may use the grant too; empty for none. Anybody who may submit
 	// jobs can write a job whose name looks like that of a child.
 	Children Children `json:"children,omitempty"`
+	Gang     *Gang    `json:"gang,omitempty"` // nil for a task that starts by itself
 }
 
 // Children are the jobs that Nomad makes of another one.

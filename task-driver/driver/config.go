@@ -29,6 +29,9 @@ type Config struct {
 	Bronze       *Bronze             `codec:"bronze"`
 	HAMiLibrary  string              `codec:"hami_library"` // of the host; empty: where HAMi puts it
 	Models       *Models             `codec:"models"`
+
+	Server string `codec:"server"` // address of the placement service, where the members of gangs meet; empty: none start here
+	Token  string `codec:"token"`  // a key of the kind node
 }
 
 // Process are the options of the process runtime.
@@ -46,6 +49,8 @@ func configSchema() *hclspec.Spec {
 		"grant_public_key": nomadplugin.Attr("grant_public_key", "string", false),
 		"orphan_after":     nomadplugin.OptString("orphan_after", "10m"),
 		"reconcile_every":  nomadplugin.OptString("reconcile_every", share.ReconcileEvery.String()),
+		"server":           nomadplugin.Attr("server", "string", false),
+		"token":            nomadplugin.Attr("token", "string", false),
 		"docker":           nomadplugin.Block("docker", false, dockerSchema()),
 		"process": nomadplugin.Block("process", false, nomadplugin.Object(nomadplugin.Fields{
 			"enabled": nomadplugin.OptBool("enabled", false),
@@ -91,7 +96,7 @@ func (c Config) settle() (settings, error) {
 		}
 		s.key = key
 	}
-	problems = append(problems, s.settleShares(), s.settleModels())
+	problems = append(problems, s.settleShares(), s.settleModels(), c.checkServer())
 	if s.OrphanAfter != "" {
 		d, err := time.ParseDuration(s.OrphanAfter)
 		if err != nil || d < 0 {

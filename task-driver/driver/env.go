@@ -54,6 +54,7 @@ func taskEnv(cfg *driverpb.TaskConfig, tc TaskConfig, s admission, setup share.C
 			env[envCompute] = strconv.Itoa(s.computePct)
 		}
 	}
+	s.setGang(env)
 	shareEnv(env, tc, s.cards, setup)
 	return env
 }

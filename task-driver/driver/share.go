@@ -26,6 +26,9 @@ type admission struct {
 	computePct int          // 0 is no cap
 	qos        accel.QoS
 	asks       []share.Ask // one for each card, in the order of cards; without what the runtime decides
+
+	gang    *grant.Gang       // nil for a task that starts by itself
+	gangEnv map[string]string // what the gang tells it, once all members have come
 }
 
 // held is one card with all that the reservations give of it.
@@ -92,7 +95,7 @@ func admit(cfg *driverpb.TaskConfig, tc TaskConfig, key ed25519.PublicKey, requi
 	if g.MemoryMiB > 0 {
 		s.memoryMiB = g.MemoryMiB
 	}
-	s.computePct = g.ComputePct
+	s.computePct, s.gang = g.ComputePct, g.Gang
 	if g.QoS != "" {
 		s.qos = g.QoS
 	}

@@ -71,7 +71,7 @@ func (d *Driver) plan(cfg *driverpb.TaskConfig) (*plan, runtime, error) {
 		sh.asks[i].Container = tc.Runtime == runtimeDocker
 	}
 	p := &plan{cfg: cfg, tc: tc, share: sh}
-	if err := errors.Join(p.placeModel(s), p.checkPorts()); err != nil {
+	if err := errors.Join(p.placeModel(s), p.checkPorts(), s.checkGang(p)); err != nil {
 		return nil, nil, err
 	}
 	p.env = taskEnv(cfg, p.tc, sh, share.Combined{})
@@ -106,6 +106,9 @@ func (d *Driver) begin(ctx context.Context, p *plan, run runtime, r *record) (su
 		return supervisor.Status{}, undo(err)
 	}
 	if err := d.makeShares(ctx, p, r, event); err != nil {
+		return supervisor.Status{}, undo(err)
+	}
+	if err := d.meet(ctx, p, run, r, event); err != nil {
 		return supervisor.Status{}, undo(err)
 	}
 	spec, err := run.prepare(ctx, p, r, event)

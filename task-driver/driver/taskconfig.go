@@ -92,6 +92,7 @@ type TaskConfig struct {
 	Liveness  *ProbeConfig `codec:"liveness"`
 
 	Accelerator *accel.Block `codec:"accelerator"`
+	Gang        *GangConfig  `codec:"gang"`
 	Grant       string       `codec:"grant"`
 }
 

@@ -50,6 +50,7 @@ func taskConfigSchema() *hclspec.Spec {
 		})),
 		"model": nomadplugin.Block("model", false, modelSchema()), "readiness": nomadplugin.Block("readiness", false, probeSchema()),
 		"liveness": nomadplugin.Block("liveness", false, probeSchema()),
+		"gang":     nomadplugin.Block("gang", false, gangSchema()),
 		"grant":    text("grant"),
 	})
 }
