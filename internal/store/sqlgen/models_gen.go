@@ -93,6 +93,18 @@ type Eviction struct {
 	Version   int64
 }
 
+type GangMember struct {
+	Namespace string
+	JobID     string
+	AllocID   string
+	Visit     string
+	Attempt   int64
+	Rank      int64
+	Body      string
+	CameAt    int64
+	SeenAt    int64
+}
+
 type Gateway struct {
 	ID     string
 	Beat   int64
