@@ -88,6 +88,8 @@ bench: build ## measure the figures of the README
 	@set -o pipefail; \
 	figure() { $(GO) test -run '^$$' -bench "^Benchmark$$1$$" -benchtime $$2 $${@:4} ./$$3 | grep '^Benchmark'; }; \
 	figure Decision 200x placement-service/engine; \
+	figure DecideSeveral 200x placement-service/engine; \
+	figure Queues 1x placement-service/engine; \
 	figure Choose 200x placement-service/engine/links; \
 	figure Gang512 20x placement-service/engine/gang; \
 	figure KueueTopology 1x placement-service/engine/gang; \

@@ -38,7 +38,7 @@ func (c *Cluster) classOf(n *Node) uint32 {
 	for _, s := range []string{n.Datacenter, n.Pool, n.Class} {
 		key = text(key, s)
 	}
-	key = truth(key, n.Ready)
+	key = truth(texts(texts(key, n.Tenants), n.Beside), n.Ready)
 	for _, amount := range []int{n.CPUMHz, n.MemoryMiB, n.DiskMiB} {
 		key = binary.AppendVarint(key, int64(amount))
 	}
@@ -60,7 +60,7 @@ func (c *Cluster) classOf(n *Node) uint32 {
 func (n *Node) sameBut(o *Node) bool {
 	return n.Datacenter == o.Datacenter && n.Pool == o.Pool && n.Class == o.Class && n.Ready == o.Ready &&
 		n.CPUMHz == o.CPUMHz && n.MemoryMiB == o.MemoryMiB && n.DiskMiB == o.DiskMiB && len(n.Pools) == len(o.Pools) &&
-		sameMap(n.Attrs, o.Attrs) && sameMap(n.Drivers, o.Drivers) && sameMap(n.Runtimes, o.Runtimes)
+		slices.Equal(n.Tenants, o.Tenants) && slices.Equal(n.Beside, o.Beside) && sameMap(n.Attrs, o.Attrs) && sameMap(n.Drivers, o.Drivers) && sameMap(n.Runtimes, o.Runtimes)
 }
 
 func sameMap[V comparable](a, b map[string]V) bool {
@@ -139,11 +139,12 @@ func (c *Cluster) state(at int) string {
 		class uint32
 		used  int
 		cards uint64 // a sum that tells how the cards are taken
+		held  uint32 // by which tenants
 	}
 	var few [16]pool
 	all := few[:0]
 	for i := range n.Pools {
-		one := pool{class: c.traits[at].pools[i], used: n.Pools[i].Used}
+		one := pool{class: c.traits[at].pools[i], used: n.Pools[i].Used, held: c.heldBy(n, &n.Pools[i])}
 		for j := range n.Pools[i].Cards {
 			one.cards += mixed(uint64(n.Pools[i].Cards[j].UsedUnits))
 		}
@@ -160,15 +161,29 @@ func (c *Cluster) state(at int) string {
 		case a.cards > b.cards:
 			return 1
 		}
-		return 0
+		return int(a.held) - int(b.held)
 	})
 	for _, p := range all {
 		key = binary.AppendUvarint(key, uint64(p.class))
 		key = binary.AppendVarint(key, int64(p.used))
 		key = binary.LittleEndian.AppendUint64(key, p.cards)
+		key = binary.AppendUvarint(key, uint64(p.held))
 	}
 	c.key = key
 	return string(key)
+}
+
+// heldBy numbers the tenants that have something of the pool, not how much each has; 0 for none, and where it does not matter.
+func (c *Cluster) heldBy(n *Node, p *Pool) uint32 {
+	if len(p.Holders) == 0 || p.wholes() || n.inGroup(AnyTenant) {
+		return 0
+	}
+	var few [64]byte
+	key := few[:0]
+	for i := range p.Holders {
+		key = text(key, p.Holders[i].Tenant)
+	}
+	return c.holders.of(key) + 1
 }
 
 // mixed spreads the bits of a number, so that sums of different numbers differ.

@@ -15,16 +15,20 @@ import (
 // safe for concurrent use.
 type Cluster struct {
 	mu      sync.Mutex
-	numbers map[string]int  // by id
-	nodes   []Node          // by number; of those that are gone, the id
-	traits  []traits        // by number
-	order   []int           // numbers in the order of ids; nil when it has to be made anew
-	places  []int32         // of every number in the order of ids, also of those that are gone; nil with order
-	classes interned        // of nodes
-	pools   interned        // of pools
-	watched map[string]bool // keys of attributes that some request or plugin looked at
-	auto    int             // pools whose form can be switched
-	catalog *Catalog        // nil when it has to be made anew
+	numbers map[string]int          // by id
+	nodes   []Node                  // by number; of those that are gone, the id
+	traits  []traits                // by number
+	order   []int                   // numbers in the order of ids; nil when it has to be made anew
+	places  []int32                 // of every number in the order of ids, also of those that are gone; nil with order
+	classes interned                // of nodes
+	pools   interned                // of pools
+	holders interned                // sets of tenants that have something of one pool
+	owned   int                     // nodes and pools that tell tenants apart
+	holding map[string]map[int]bool // by tenant, the numbers of the nodes on which it has something
+	named   map[string]bool         // tenants that nodes name, and those that have something on many
+	watched map[string]bool         // keys of attributes that some request or plugin looked at
+	auto    int                     // pools whose form can be switched
+	catalog *Catalog                // nil when it has to be made anew
 	judge   *judge
 	index   *index.Index[string, string, worth]
 	key     []byte // scratch
@@ -57,8 +61,9 @@ func NewCluster(nodes ...Node) *Cluster {
 
 // reset makes it a cluster without nodes.
 func (c *Cluster) reset() {
-	c.numbers, c.classes, c.pools = map[string]int{}, interned{}, interned{}
-	c.nodes, c.traits, c.order, c.places, c.auto, c.catalog = nil, nil, nil, nil, 0, nil
+	c.numbers, c.classes, c.pools, c.holders = map[string]int{}, interned{}, interned{}, interned{}
+	c.nodes, c.traits, c.order, c.places, c.auto, c.owned, c.catalog = nil, nil, nil, nil, 0, 0, nil
+	c.holding, c.named = map[string]map[int]bool{}, map[string]bool{}
 	c.judge = &judge{c: c, codes: map[Code]int16{}, nodeCodes: map[uint32]Code{}, poolsSeen: map[poolOn]poolSeen{}}
 	c.index = index.New[string, string, worth](c.judge, judgements)
 }
@@ -86,6 +91,8 @@ func (c *Cluster) set(n Node) {
 		c.traits[at] = traits{class: c.classOf(&n), pools: c.poolTraits(nil, nil, &n)}
 	}
 	c.auto += autoPools(&n) - autoPools(old)
+	c.owned += ownedParts(&n) - ownedParts(old)
+	c.hold(at, old, &n)
 	c.nodes[at] = n
 	c.index.Set(at, c.state(at))
 }
@@ -99,6 +106,8 @@ func (c *Cluster) Remove(id string) {
 		return
 	}
 	c.auto -= autoPools(&c.nodes[at])
+	c.owned -= ownedParts(&c.nodes[at])
+	c.hold(at, &c.nodes[at], &Node{})
 	c.index.Remove(at)
 	c.nodes[at], c.traits[at], c.catalog, c.order, c.places = Node{ID: id}, traits{}, nil, nil, nil // the index may still order by the id
 	delete(c.numbers, id)
@@ -118,6 +127,60 @@ func autoPools(n *Node) int {
 		if n.Pools[i].Auto {
 			count++
 		}
+	}
+	return count
+}
+
+// fewNodes is on how many nodes a tenant may have something and still be looked at on each of them by itself.
+const fewNodes = 32
+
+// hold notes which tenants have something on a node, and which it names.
+func (c *Cluster) hold(at int, old, n *Node) {
+	for i := range old.Pools {
+		for _, h := range old.Pools[i].Holders {
+			delete(c.holding[h.Tenant], at)
+		}
+	}
+	for i := range n.Pools {
+		if n.inGroup(AnyTenant) {
+			break
+		}
+		for _, h := range n.Pools[i].Holders {
+			on := c.holding[h.Tenant]
+			if on == nil {
+				on = map[int]bool{}
+				c.holding[h.Tenant] = on
+			}
+			if on[at] = true; len(on) > fewNodes {
+				c.named[h.Tenant] = true
+			}
+		}
+	}
+	for _, tenant := range n.Tenants {
+		c.named[tenant] = true
+	}
+	for _, tenant := range n.Beside {
+		c.named[tenant] = true
+	}
+}
+
+// own are the nodes that are not to a tenant what they are to all others, in order; none for one that the index knows by
+// name.
+func (c *Cluster) own(tenant string) []int {
+	if c.named[tenant] || len(c.holding[tenant]) == 0 {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(c.holding[tenant]))
+}
+
+// ownedParts is in how many ways the node tells tenants apart.
+func ownedParts(n *Node) int {
+	count := min(1, len(n.Tenants))
+	if n.inGroup(AnyTenant) {
+		return count // whoever is there, everybody may be beside him
+	}
+	for i := range n.Pools {
+		count += min(1, len(n.Pools[i].Holders))
 	}
 	return count
 }

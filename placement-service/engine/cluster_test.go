@@ -13,6 +13,7 @@ import (
 // drawSingle is a request for one allocation, as most are.
 func drawSingle(t *rapid.T) Request {
 	r := ask(1, drawAsk(t))
+	r.Tenant = drawTenant(t)
 	g := &r.Groups[0]
 	g.CPUMHz, g.MemoryMiB = rapid.SampledFrom([]int{0, 600, 2000}).Draw(t, "mhz"), rapid.SampledFrom([]int{100, 600 << 10}).Draw(t, "node memory")
 	g.Tasks[0].Driver = rapid.SampledFrom([]string{"heteroflow", "heteroflow", "exec"}).Draw(t, "driver")
@@ -31,7 +32,7 @@ func TestDecideOn_IsDecide(t *testing.T) {
 		New(Config{}), New(Config{Learnt: learntSome()}), New(Config{Learnt: learntSome(), Level: 4}),
 		New(Config{Plugins: []PluginSetting{{Name: "spread", Enabled: true, Weight: 1}}}), New(Config{}).With(notOnNode("n2"), 0),
 	}
-	indexed, all := 0, 0
+	indexed, several, all := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := drawNodes(t)
 		c := NewCluster()
@@ -49,14 +50,26 @@ func TestDecideOn_IsDecide(t *testing.T) {
 				c.Set(snapshotOf(n).Nodes[0])
 			}
 			r := drawSingle(t)
-			if rapid.IntRange(0, 5).Draw(t, "several") == 0 {
+			switch rapid.IntRange(0, 5).Draw(t, "several") {
+			case 0:
 				r = drawRequest(t)
+			case 1, 2: // more of the same
+				r.Groups[0].Count = rapid.IntRange(2, 6).Draw(t, "allocations")
+				r.Groups[0].DistinctHosts = rapid.Bool().Draw(t, "distinct")
+			case 3: // groups of one task each
+				second := drawSingle(t).Groups[0]
+				second.Name, second.Count = "other", rapid.IntRange(0, 3).Draw(t, "of the second")
+				r.Groups = append(r.Groups, second)
 			}
 			e := rapid.SampledFrom(engines).Draw(t, "engine")
 			s := c.Snapshot()
-			all++
 			if _, ok := e.decideIndexed(c, &r); ok {
 				indexed++
+			} else if _, ok := e.decideSeveral(c, &r); ok {
+				several++
+			}
+			if len(r.Groups) == 1 && r.Groups[0].Count == 1 {
+				all++
 			}
 			want, got := e.Decide(s, r), e.DecideOn(c, r)
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -73,8 +86,11 @@ func TestDecideOn_IsDecide(t *testing.T) {
 			}
 		}
 	})
+	if several == 0 {
+		t.Error("several allocations or groups were never decided among the best nodes")
+	}
 	if indexed < all/3 {
-		t.Errorf("of %d decisions only %d did without a look at every node", all, indexed)
+		t.Errorf("of %d decisions for one allocation only %d did without a look at every node", all, indexed)
 	}
 }
 

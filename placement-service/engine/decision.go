@@ -119,6 +119,7 @@ const (
 	CodeDatacenter     Code = "datacenter"      // in no datacenter of the job
 	CodeNodePool       Code = "node_pool"       // in another node pool
 	CodeConstraint     Code = "constraint"      // a constraint of the job does not hold
+	CodeTenant         Code = "tenant"          // kept for other tenants
 	CodeDriverMissing  Code = "driver_missing"  // a task driver is not there or not healthy
 	CodeRuntimeMissing Code = "runtime_missing" // the driver there cannot run the task: no Docker, or no plain processes
 	CodeNoCards        Code = "no_cards"        // the node offers no accelerator
@@ -129,6 +130,7 @@ const (
 	CodeMemory         Code = "memory"          // no card has enough free memory
 	CodeCount          Code = "count"           // too few free cards
 	CodeModelsDiffer   Code = "models_differ"   // enough free cards, but of different models
+	CodeShareTenant    Code = "share_tenant"    // what is free is beside shares of another tenant
 	CodeCPU            Code = "cpu"             // too little processor beside the cards
 	CodeNodeMemory     Code = "node_memory"     // too little main memory beside the cards
 	CodeDisk           Code = "disk"            // too little disk for the group's ephemeral disk
@@ -136,13 +138,15 @@ const (
 	CodeOneNode        Code = "one_node"        // the group's tasks fit one by one, but not together on one node
 	CodeOneSpec        Code = "one_spec"        // fits alone, but not under one specification for all allocations
 	CodeFormSwitch     Code = "form_switch"     // a card has to change its form first
+	CodeAntiAffinity   Code = "anti_affinity"   // its failure domain has as many allocations as may be there, or it is in none
 	CodePluginFailed   Code = "plugin_failed"   // a plugin that filters panicked
 )
 
 // codes lists the reasons of a node in the order in which they are checked.
 var codes = []Code{
-	CodeOffline, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeRuntimeMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
-	CodeQoS, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDisk, CodeDistinctHosts, CodeOneNode, CodeOneSpec,
+	CodeOffline, CodeTenant, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeRuntimeMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
+	CodeQoS, CodeShareTenant, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDisk, CodeDistinctHosts, CodeAntiAffinity,
+	CodeOneNode, CodeOneSpec,
 }
 
 // rank is the place of a code in that order. A code of somebody's own plugin comes after the built-in ones.

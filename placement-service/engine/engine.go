@@ -41,6 +41,7 @@ type Engine struct {
 	// Of all plugins: whether each is Impersonal, and the attributes at which they look.
 	impersonal bool
 	attributes []string
+	apart      bool // share_tenant takes part
 	now        func() int64
 	scratch    *sync.Pool // of *work
 }
@@ -97,13 +98,16 @@ func (e *Engine) With(p Plugin, weight float64) *Engine {
 func (e *Engine) clone() *Engine {
 	return &Engine{
 		plugins: slices.Clone(e.plugins), filters: slices.Clone(e.filters), rooms: slices.Clone(e.rooms), scorers: slices.Clone(e.scorers),
-		set: e.set, learnt: e.learnt, level: e.level, impersonal: e.impersonal, attributes: e.attributes, now: e.now, scratch: e.scratch,
+		set: e.set, learnt: e.learnt, level: e.level, impersonal: e.impersonal, attributes: e.attributes, apart: e.apart, now: e.now, scratch: e.scratch,
 	}
 }
 
 func (e *Engine) add(p Plugin, weight float64) {
 	m := &meter{Plugin: p}
 	e.know(p)
+	if _, is := p.(shareTenant); is {
+		e.apart = true
+	}
 	e.plugins = append(e.plugins, m)
 	if f, ok := p.(FilterPlugin); ok {
 		e.filters = append(e.filters, filterer{f, m})

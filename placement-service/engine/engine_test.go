@@ -63,7 +63,7 @@ func TestNew_Plugins(t *testing.T) {
 	if d := New(Config{}).Decide(s, r); d.Placed {
 		t.Error("placed on a brand that was not asked for")
 	}
-	off := Config{Plugins: []PluginSetting{{Name: "gpu_filter"}, {Name: "resource_filter"}, {Name: "potential"}, {Name: "no such plugin", Enabled: true}}}
+	off := Config{Plugins: []PluginSetting{{Name: "gpu_filter"}, {Name: "share_tenant"}, {Name: "resource_filter"}, {Name: "potential"}, {Name: "no such plugin", Enabled: true}}}
 	if d := New(off).Decide(s, r); !d.Placed {
 		t.Errorf("gpu_filter is off: %s", d.Refusal.Sentence)
 	}
@@ -71,7 +71,7 @@ func TestNew_Plugins(t *testing.T) {
 	if d := New(off).Decide(s, r); d.Placed {
 		t.Error("without filters a card is given more than it has")
 	}
-	want := []string{"gpu_filter", "resource_filter", "potential", "binpack", "spread"}
+	want := []string{"gpu_filter", "share_tenant", "resource_filter", "potential", "binpack", "spread"}
 	var got []string
 	for _, p := range DefaultPlugins() {
 		got = append(got, p.Name)
@@ -136,11 +136,34 @@ func TestDecide_FindsRoom(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSnapshot(t)
 		r := ask(1, drawAsk(t))
+		r.Tenant = drawTenant(t)
 		d := e.Decide(s, r)
-		if want := hasRoom(s, &r.Groups[0], *r.Groups[0].Tasks[0].Ask); d.Placed != want {
+		if want := hasRoom(usableBy(s, r.Tenant), &r.Groups[0], *r.Groups[0].Tasks[0].Ask); d.Placed != want {
 			t.Fatalf("placed %v, there is a place: %v", d.Placed, want)
 		}
 	})
+}
+
+// usableBy is a snapshot without what is kept from a tenant: nodes for others, and cards that others share.
+func usableBy(s Snapshot, tenant string) Snapshot {
+	var out Snapshot
+	for _, n := range s.Nodes {
+		if len(n.Tenants) > 0 && !slices.Contains(n.Tenants, tenant) {
+			continue
+		}
+		pools := n.Pools
+		n.Pools = nil
+		for _, p := range pools {
+			alone := p.Form == accel.Whole || p.Form == accel.Partition || slices.Contains(n.Beside, AnyTenant)
+			if alone || !slices.ContainsFunc(p.Holders, func(h Holder) bool {
+				return h.Tenant != tenant && !(slices.Contains(n.Beside, tenant) && slices.Contains(n.Beside, h.Tenant))
+			}) {
+				n.Pools = append(n.Pools, p)
+			}
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	return out
 }
 
 func hasRoom(s Snapshot, g *GroupAsk, a accel.Ask) bool {

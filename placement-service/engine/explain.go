@@ -94,6 +94,8 @@ func (w *work) roomLack(i int) lack {
 		free.code, free.have = CodeDisk, n.DiskMiB-n.UsedDiskMiB-w.disk[i]
 	case w.here[i] > 0 && w.ask.DistinctHosts || w.jobHere[i] > 0 && w.req.DistinctHosts:
 		free.code = CodeDistinctHosts
+	case w.domains.full(i, 1):
+		free.code = CodeAntiAffinity
 	case len(w.tasks) > 1:
 		free.code = CodeOneNode
 	default:
@@ -111,6 +113,10 @@ func (w *work) taskLack(node, t int) lack {
 		pool := w.pool(node, p)
 		if code := w.why[t][p]; code != "" {
 			l.better(code, pool, -1)
+			continue
+		}
+		if !ask.Whole() && w.strange(node, p) {
+			l.better(CodeShareTenant, pool, -1)
 			continue
 		}
 		n := w.fits(node, t, p)
@@ -145,7 +151,7 @@ func (w *work) taskLack(node, t int) lack {
 func (w *work) fits(node, t, p int) int {
 	ask, pool, free := w.tasks[t].Ask, w.pool(node, p), w.free(node, p)
 	switch {
-	case w.why[t][p] != "":
+	case w.why[t][p] != "" || w.strange(node, p):
 		return 0
 	case ask.Whole() && (pool.Form == accel.Whole || pool.Form == accel.Partition):
 		return free
@@ -267,6 +273,8 @@ func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
 	switch l.code {
 	case CodeOffline:
 		return "no node is ready"
+	case CodeTenant:
+		return "every ready node is kept for other tenants"
 	case CodeDatacenter:
 		return fmt.Sprintf("no ready node is in datacenter %s", strings.Join(w.req.Datacenters, " or "))
 	case CodeNodePool:
@@ -288,10 +296,15 @@ func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
 		return "the cards it may use are offered whole only: leave memory out, or have one of them shared in the device plugin's forms"
 	case CodeQoS:
 		return fmt.Sprintf("no card it may use isolates shares as %s; best is %s on node %s with %s", ask.QoS, l.pool.Name, node, tier(l.pool))
+	case CodeShareTenant:
+		return fmt.Sprintf("a card serves one tenant at a time, and what is free is beside shares of other tenants, such as on %s of node %s: "+
+			"it starts when one of them is empty, or when heteroflow_share_tenants in the node's meta puts the tenants in one group", l.pool.Name, node)
 	case CodeModelsDiffer:
 		return fmt.Sprintf("node %s has as many that would do, but of different models, and one ask takes cards of one model", node)
 	case CodeDistinctHosts:
 		return "its allocations are to be on different nodes, and every node with room has one"
+	case CodeAntiAffinity:
+		return w.domains.why(l.node)
 	case CodeOneNode:
 		return fmt.Sprintf("the tasks of the group fit one by one, but not together on one node; nearest is node %s", node)
 	}

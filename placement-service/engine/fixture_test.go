@@ -20,6 +20,7 @@ type testCard struct {
 	Modes     []string     `json:"modes"`
 	Partition string       `json:"partition"` // " MIG 1g.10gb"
 	Rounding  string       `json:"rounding"`  // as in the attribute
+	Holders   []Holder     `json:"holders"`
 }
 
 type testNode struct {
@@ -33,6 +34,8 @@ type testNode struct {
 	Attrs      map[string]string `json:"attrs"`
 	NoDriver   bool              `json:"no_driver"`
 	Runtimes   map[string]bool   `json:"runtimes"`
+	Tenants    []string          `json:"tenants"`
+	Beside     []string          `json:"beside"`
 	Cards      []testCard        `json:"cards"`
 }
 
@@ -43,7 +46,7 @@ func snapshotOf(nodes ...testNode) Snapshot {
 		n := Node{
 			ID: "id-" + t.Name, Name: t.Name, Datacenter: or(t.Datacenter, "dc1"), Pool: t.Pool, Ready: !t.Offline,
 			CPUMHz: or(t.CPU, 64000), MemoryMiB: or(t.Memory, 512<<10), DiskMiB: t.Disk, Attrs: t.Attrs,
-			Drivers: map[string]bool{"heteroflow": !t.NoDriver, "docker": true}, Runtimes: t.Runtimes,
+			Drivers: map[string]bool{"heteroflow": !t.NoDriver, "docker": true}, Runtimes: t.Runtimes, Tenants: t.Tenants, Beside: t.Beside,
 		}
 		for _, c := range t.Cards {
 			n.addCard(c)
@@ -60,7 +63,7 @@ func (n *Node) addCard(c testCard) {
 	for i := range n.Pools {
 		first += len(n.Pools[i].Cards)
 	}
-	p := Pool{Vendor: c.Vendor, Type: c.Form.DeviceType(), Model: c.Model, Form: c.Form, Auto: c.Auto, Modes: c.Modes, Used: c.Used}
+	p := Pool{Vendor: c.Vendor, Type: c.Form.DeviceType(), Model: c.Model, Form: c.Form, Auto: c.Auto, Modes: c.Modes, Used: c.Used, Holders: c.Holders}
 	mib := uint64(c.GiB) * 1024
 	uuid := func(i int) string { return fmt.Sprintf("GPU-%s-%d", n.Name, first+i) }
 	switch c.Form {
@@ -121,14 +124,14 @@ func book(t interface{ Fatalf(string, ...any) }, s Snapshot, r Request, d Decisi
 			}
 			for _, task := range p.Tasks {
 				for _, c := range task.Claims {
-					claim(t, n, c)
+					claim(t, n, r.Tenant, c)
 				}
 			}
 		}
 	}
 }
 
-func claim(t interface{ Fatalf(string, ...any) }, n *Node, c Claim) {
+func claim(t interface{ Fatalf(string, ...any) }, n *Node, tenant string, c Claim) {
 	for i := range n.Pools {
 		p := &n.Pools[i]
 		if p.Group != c.Group {
@@ -137,6 +140,7 @@ func claim(t interface{ Fatalf(string, ...any) }, n *Node, c Claim) {
 		if p.Used += c.Units; p.Used > p.Total {
 			t.Fatalf("%s on %s holds %d of %d", p.Group, n.Name, p.Used, p.Total)
 		}
+		p.Hold(tenant, c.Units)
 		left := c.Units
 		for j := range p.Cards {
 			take := min(left, p.Cards[j].Units-p.Cards[j].UsedUnits)

@@ -224,6 +224,9 @@ func (e *Engine) DecideOn(c *Cluster, r Request) Decision {
 	if d, ok := e.decideIndexed(c, &r); ok {
 		return d
 	}
+	if d, ok := e.decideSeveral(c, &r); ok {
+		return d
+	}
 	return e.Decide(c.Snapshot(), r)
 }
 
@@ -235,7 +238,7 @@ func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
 	}
 	g := &r.Groups[0]
 	keys, plain := attributesOf(r)
-	if g.Count != 1 || g.Keep != nil || g.asking() != 1 || !plain {
+	if g.Count != 1 || g.Keep != nil || g.asking() != 1 || !plain || len(g.Apart)+len(g.Spread) > 0 {
 		return d, false
 	}
 	c.mu.Lock()
@@ -249,11 +252,19 @@ func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
 	c.judge.use(e)
 	c.judge.begin(r, w)
 	defer func() { c.judge.asked, c.judge.work = nil, nil }()
-	kind := string(kindOf(c.key[:0], r))
+	kind := c.kind(r)
+	own := c.takeOut(c.own(r.Tenant))
+	defer c.putBack(own)
 	placed := false
 	d, broken, _ := w.isolated(func() (d Decision) {
-		var node int
-		if node, _, placed = c.index.Choose(&kind); placed {
+		node, _, found := c.index.Choose(&kind)
+		switch {
+		case len(own) > 0:
+			if d = e.decideAmong(c, r, own, node, found); d.Placed {
+				placed, ok = true, len(d.Faults) == 0
+			}
+		case found:
+			placed = true
 			d, ok = c.judge.place(node)
 		}
 		return d
@@ -264,16 +275,29 @@ func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
 	case placed:
 		return d, ok
 	}
-	return e.refuse(c, r, kind)
+	return e.refuse(c, r, kind, own)
 }
 
-// refuse is the refusal of a request that no node can serve: that of the node that comes nearest, with the count of all.
-func (e *Engine) refuse(c *Cluster, r *Request, kind string) (d Decision, ok bool) {
+// decideAmong decides among a tenant's own nodes and the best of all others.
+func (e *Engine) decideAmong(c *Cluster, r *Request, own []nominee, best int, found bool) Decision {
+	few := Snapshot{Nodes: make([]Node, 0, len(own)+1)}
+	for _, n := range own {
+		few.Nodes = append(few.Nodes, c.nodes[n.node])
+	}
+	if found {
+		few.Nodes = append(few.Nodes, c.nodes[best])
+	}
+	return e.decide(&few, r, false)
+}
+
+// refuse is the refusal of a request that no node can serve: that of the node that comes nearest, with the count of all, the
+// tenant's own nodes among them.
+func (e *Engine) refuse(c *Cluster, r *Request, kind string, own []nominee) (d Decision, ok bool) {
 	type reason struct{ nodes, first int }
 	var reasons []reason // by the number of the code
 	nearest, best := -1, worth{}
 	j := c.judge
-	c.index.Each(&kind, func(first, nodes int, at *worth, _ bool) {
+	consider := func(first, nodes int, at *worth) {
 		if at.what == lackUnknown {
 			*at = j.lack(first)
 		}
@@ -293,7 +317,11 @@ func (e *Engine) refuse(c *Cluster, r *Request, kind string) (d Decision, ok boo
 			return
 		}
 		nearest, best = first, *at
-	})
+	}
+	c.index.Each(&kind, func(first, nodes int, at *worth, _ bool) { consider(first, nodes, at) })
+	for _, n := range own {
+		consider(n.node, 1, &worth{what: lackUnknown})
+	}
 	alone := func(node int) Decision { return e.decide(&Snapshot{Nodes: c.nodes[node : node+1 : node+1]}, r, true) }
 	d = alone(nearest)
 	if d.Placed || len(d.Faults) > 0 || d.Refusal.Code == CodeRuntimeMissing {
@@ -316,6 +344,15 @@ func (e *Engine) refuse(c *Cluster, r *Request, kind string) (d Decision, ok boo
 	}
 	e.orSwitch(c.snapshot(), r, &d)
 	return d, true
+}
+
+// kind names requests that every node serves alike, but for the tenant's own.
+func (c *Cluster) kind(r *Request) string {
+	key := kindOf(c.key[:0], r)
+	if c.owned > 0 && c.named[r.Tenant] { // otherwise tenants are alike, however many there are
+		key = text(key, r.Tenant)
+	}
+	return string(key)
 }
 
 // kindOf adds all of a request that decides where it goes: what is asked for, and not who asks.
@@ -355,8 +392,9 @@ func texts(key []byte, list []string) []byte {
 }
 
 // Impersonal is a plugin that tells nodes apart by what they are like and by nothing that names them or their cards: ids,
-// names, UUIDs, the order of pools. Nor does it look at who asks: the job, its namespace, tenant and priority. It is
-// asked once for all nodes that are alike, whoever asks for the same; other plugins are asked for each node each time.
+// names, UUIDs, the order of pools. Nor does it look at who asks: the job, its namespace and priority. Of the tenant it may
+// tell only whether a node serves it and whether a card is held by others. It is asked once for all nodes that are alike,
+// whoever asks for the same; other plugins are asked for each node each time.
 type Impersonal interface {
 	Plugin
 	// Attributes are the keys of Node.Attrs that it looks at; none when empty.

@@ -98,7 +98,7 @@ func TestCosts_TimesOneCallInMany(t *testing.T) {
 			t.Errorf("%s: %d calls took %d ns, want a microsecond each", c.Plugin, c.Calls, c.Nanos)
 		}
 	}
-	if n := len(e.Costs()); n != 3 {
-		t.Errorf("%d plugins, want the three that are on by default", n)
+	if n := len(e.Costs()); n != 4 {
+		t.Errorf("%d plugins, want the four that are on by default", n)
 	}
 }

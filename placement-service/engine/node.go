@@ -12,6 +12,8 @@ func (w *work) nodeCode(i int) Code {
 	switch {
 	case !n.Ready:
 		return CodeOffline
+	case !n.serves(w.req.Tenant):
+		return CodeTenant
 	case !inDatacenter(n.Datacenter, w.req.Datacenters):
 		return CodeDatacenter
 	case !inNodePool(n.pool(), w.req.NodePool):

@@ -107,6 +107,7 @@ func (w *work) fill(items []item) bool {
 		w.bind(n, items)
 		if len(w.bound) < w.ask.Count {
 			w.worth[i] = w.trial(n, items, 1)
+			w.shut(n)
 		}
 	}
 	return true
@@ -115,16 +116,32 @@ func (w *work) fill(items []item) bool {
 // bestOpen is the index of the open node with the best place; of equal ones the node with the lowest id, so that the
 // order of the snapshot does not matter. It is -1 when no node has a place.
 func (w *work) bestOpen() int {
-	best := -1
+	best, most := -1, 0.0
 	for i, worth := range w.worth {
-		if worth < 0 || best >= 0 && worth < w.worth[best] {
+		if worth < 0 {
 			continue
 		}
-		if best < 0 || worth > w.worth[best] || w.snap.Nodes[w.open[i]].ID < w.snap.Nodes[w.open[best]].ID {
-			best = i
+		worth = w.domains.spread(w.open[i], worth)
+		if best >= 0 && worth < most {
+			continue
+		}
+		if best < 0 || worth > most || w.snap.Nodes[w.open[i]].ID < w.snap.Nodes[w.open[best]].ID {
+			best, most = i, worth
 		}
 	}
 	return best
+}
+
+// shut takes out of the choice the nodes whose failure domain is full since an allocation went to node n.
+func (w *work) shut(n int) {
+	if len(w.ask.Apart) == 0 {
+		return
+	}
+	for i, other := range w.open {
+		if other != n && w.worth[i] >= 0 && w.domains.full(other, 1) {
+			w.worth[i] = -1
+		}
+	}
 }
 
 // fillOneNode places the group on one node, where the named blocks of every allocation use the same pools.
@@ -192,6 +209,9 @@ func (w *work) trial(n int, items []item, allocations int) float64 {
 		return -1
 	}
 	w.picks, w.trying, w.trialled, w.steps = w.picks[:0], items, 0, 0
+	if w.domains.full(n, allocations) {
+		return -1
+	}
 	sum, ok := w.choose(n, items, allocations)
 	if !ok {
 		return -1
@@ -328,7 +348,7 @@ func (w *work) repeats(it item, p int) bool {
 		return false
 	}
 	for q := range p {
-		if w.kin[q] == w.kin[p] && w.pool(0, q).Used == w.pool(0, p).Used {
+		if w.kin[q] == w.kin[p] && w.pool(0, q).Used == w.pool(0, p).Used && slices.Equal(w.pool(0, q).Holders, w.pool(0, p).Holders) {
 			return true
 		}
 	}

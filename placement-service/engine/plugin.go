@@ -74,6 +74,7 @@ func (c *Candidate) AcceptsModel(model string) bool {
 func registry(cfg Config) []registered {
 	return []registered{
 		{gpuFilter{}, PluginSetting{Name: "gpu_filter", Enabled: true}},
+		{shareTenant{}, PluginSetting{Name: "share_tenant", Enabled: true}},
 		{resourceFilter{}, PluginSetting{Name: "resource_filter", Enabled: true}},
 		{potentialScore{learnt: cfg.Learnt, level: cfg.Level}, PluginSetting{Name: "potential", Enabled: true, Weight: 1}},
 		{binpack{}, PluginSetting{Name: "binpack", Enabled: false, Weight: 1}},

@@ -20,6 +20,9 @@ func drawNodes(t *rapid.T) []testNode {
 	for _, name := range names[:rapid.IntRange(1, len(names)).Draw(t, "nodes")] {
 		n := testNode{
 			Name: name, Offline: rapid.IntRange(0, 9).Draw(t, "offline") == 0, CPU: rapid.SampledFrom([]int{1000, 64000}).Draw(t, "cpu"),
+			Tenants: rapid.SampledFrom([][]string{nil, nil, nil, {"blue", "red"}}).Draw(t, "tenants"),
+			Beside:  rapid.SampledFrom([][]string{nil, nil, {"blue", "red"}, {AnyTenant}}).Draw(t, "beside"),
+			Attrs:   rapid.SampledFrom([]map[string]string{nil, {"meta.rack": "r1"}, {"meta.rack": "r2"}}).Draw(t, "domain"),
 		}
 		models := map[string]bool{}
 		for range rapid.IntRange(0, 4).Draw(t, "cards") {
@@ -46,12 +49,19 @@ func drawNodes(t *rapid.T) []testNode {
 				c.Used = rapid.IntRange(0, c.Count).Draw(t, "used cards")
 			} else {
 				c.Used = rapid.IntRange(0, c.GiB*1024/c.Unit).Draw(t, "used")
+				if c.Used > 0 {
+					c.Holders = rapid.SampledFrom([][]Holder{nil, {{"", c.Used}}, {{"blue", c.Used}}, {{"red", c.Used}}}).Draw(t, "holders")
+				}
 			}
 			n.Cards = append(n.Cards, c)
 		}
 		nodes = append(nodes, n)
 	}
 	return nodes
+}
+
+func drawTenant(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"", "", "blue", "red"}).Draw(t, "tenant")
 }
 
 func drawAsk(t *rapid.T) accel.Ask {
@@ -67,11 +77,13 @@ func drawAsk(t *rapid.T) accel.Ask {
 }
 
 func drawRequest(t *rapid.T) Request {
-	r := Request{JobID: "job", Namespace: "default", DistinctHosts: rapid.IntRange(0, 9).Draw(t, "distinct job") == 0}
+	r := Request{JobID: "job", Namespace: "default", Tenant: drawTenant(t), DistinctHosts: rapid.IntRange(0, 9).Draw(t, "distinct job") == 0}
 	for _, name := range []string{"g1", "g2"}[:rapid.IntRange(1, 2).Draw(t, "groups")] {
 		g := GroupAsk{
 			Name: name, Count: rapid.IntRange(1, 4).Draw(t, "allocations"), CPUMHz: rapid.IntRange(0, 600).Draw(t, "mhz"), MemoryMiB: 100,
 			DistinctHosts: rapid.IntRange(0, 5).Draw(t, "distinct") == 0,
+			Apart:         rapid.SampledFrom([][]Apart{nil, nil, nil, {{"${meta.rack}", 1, false}}, {{"${meta.rack}", 2, true}}}).Draw(t, "apart"),
+			Spread:        rapid.SampledFrom([][]Spread{nil, nil, nil, {{"${meta.rack}", 100}}}).Draw(t, "spread"),
 		}
 		for _, task := range []string{"t1", "t2"}[:rapid.IntRange(1, 2).Draw(t, "tasks")] {
 			a := drawAsk(t)
@@ -170,6 +182,7 @@ func checkRefusal(t *rapid.T, s Snapshot, d Decision) {
 }
 
 func checkPlan(t failer, s Snapshot, r Request, d Decision) {
+	checkDomains(t, s, r, d)
 	hosts := map[string]int{}
 	for i, g := range d.Groups {
 		ask := r.Groups[i]
@@ -181,11 +194,53 @@ func checkPlan(t failer, s Snapshot, r Request, d Decision) {
 			n := nodeOf(s, p.NodeID)
 			hosts[p.NodeID]++
 			groupHosts[p.NodeID]++
+			checkTenant(t, n, r, p)
 			if !n.Ready || !slices.Contains(g.Nodes, p.NodeID) || ask.DistinctHosts && groupHosts[p.NodeID] > 1 || r.DistinctHosts && hosts[p.NodeID] > 1 {
 				t.Fatalf("group %s may not use node %s", g.Name, n.Name)
 			}
 			for j, task := range p.Tasks {
 				checkTask(t, n, *ask.Tasks[j].Ask, g.Tasks[j], task)
+			}
+		}
+	}
+}
+
+// checkTenant holds a placement against whom the node is for and who is on its cards.
+func checkTenant(t failer, n *Node, r Request, p Placement) {
+	if len(n.Tenants) > 0 && !slices.Contains(n.Tenants, r.Tenant) {
+		t.Fatalf("tenant %q may not use node %s, kept for %v", r.Tenant, n.Name, n.Tenants)
+	}
+	if slices.Contains(n.Beside, AnyTenant) {
+		return
+	}
+	for _, task := range p.Tasks {
+		for _, c := range task.Claims {
+			pool := poolOf(n, c.Group)
+			for _, h := range pool.Holders {
+				group := slices.Contains(n.Beside, r.Tenant) && slices.Contains(n.Beside, h.Tenant)
+				if h.Tenant != r.Tenant && !group && (pool.Form == accel.Shared || pool.Form == accel.MIG) {
+					t.Fatalf("tenant %q is on %s beside %q", r.Tenant, c.Group, h.Tenant)
+				}
+			}
+		}
+	}
+}
+
+// checkDomains holds a plan against the rules of failure domains.
+func checkDomains(t failer, s Snapshot, r Request, d Decision) {
+	ofJob := map[string]int{}
+	for i, g := range d.Groups {
+		ofGroup := map[string]int{}
+		for _, p := range g.Placements {
+			rack := nodeOf(s, p.NodeID).Attrs["meta.rack"]
+			ofGroup[rack]++
+			for _, a := range r.Groups[i].Apart {
+				if a.OfJob {
+					ofJob[rack]++
+				}
+				if rack == "" || a.OfJob && ofJob[rack] > a.Most || !a.OfJob && ofGroup[rack] > a.Most {
+					t.Fatalf("group %s has %d allocations in rack %q, the job %d: at most %d may be there", g.Name, ofGroup[rack], rack, ofJob[rack], a.Most)
+				}
 			}
 		}
 	}

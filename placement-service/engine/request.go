@@ -29,8 +29,11 @@ type GroupAsk struct {
 	DiskMiB     int          `json:"disk_mib,omitempty"`
 	Constraints []Constraint `json:"constraints,omitempty"` // of the job, the group and its tasks together
 	// DistinctHosts keeps the group's allocations on different nodes: the constraint of that name, or a static port.
-	DistinctHosts bool      `json:"distinct_hosts,omitempty"`
-	Tasks         []TaskAsk `json:"tasks"` // every task of the group, in order
+	DistinctHosts bool `json:"distinct_hosts,omitempty"`
+	// Apart bounds how many of the group's allocations share a failure domain, and Spread prefers them in different ones.
+	Apart  []Apart   `json:"apart,omitempty"`
+	Spread []Spread  `json:"spread,omitempty"`
+	Tasks  []TaskAsk `json:"tasks"` // every task of the group, in order
 	// Keep is the running plan. Its blocks are used again when they have room for Count, since a change of a device
 	// block restarts every allocation of the group; its placements, where given, are kept as they are.
 	Keep *GroupPlan `json:"keep,omitempty"`
@@ -41,6 +44,21 @@ type Constraint struct {
 	L       string `json:"l"`
 	R       string `json:"r"`
 	Operand string `json:"op"`
+}
+
+// Apart keeps allocations out of each other's failure domain: the nodes with one value of an attribute. A node that does
+// not have the attribute is in none, and serves none of them.
+type Apart struct {
+	Attribute string `json:"attribute"`        // target, such as "${meta.rack}"
+	Most      int    `json:"most"`             // allocations for each value, at least 1
+	OfJob     bool   `json:"of_job,omitempty"` // counts those of all groups of the request
+}
+
+// Spread prefers the failure domain with the fewest allocations of the group. Nodes that do not have the attribute are
+// the last choice.
+type Spread struct {
+	Attribute string `json:"attribute"` // target, such as "${meta.rack}"
+	Weight    int    `json:"weight"`    // 1–100: what it counts beside the scores of the plugins
 }
 
 // TaskAsk is one task. Ask is nil for a task that asks for no accelerator.

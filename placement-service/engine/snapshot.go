@@ -32,7 +32,15 @@ type Node struct {
 	// Runtimes are those that our driver says it has. A driver that says nothing of any leaves it empty, and the node
 	// is then taken to have them all.
 	Runtimes map[string]bool `json:"runtimes,omitempty"`
+	// Tenants are those that may use the node; everybody when empty.
+	Tenants []string `json:"tenants,omitempty"`
+	// Beside are the tenants that may be on one of its cards together: its sharing group. AnyTenant in it stands for all;
+	// when empty a card has one tenant at a time.
+	Beside []string `json:"beside,omitempty"`
 }
+
+// AnyTenant is every tenant, in Node.Beside.
+const AnyTenant = "*"
 
 // Pool is one device group of a node: instances of equal size that one device block can take together. For a
 // shared card it is the card and its slices, for whole cards all cards of one model.
@@ -51,6 +59,14 @@ type Pool struct {
 	// Rounding is what shares of the card become by those of its modes that do not give every size.
 	Rounding []accel.Rounding `json:"rounding,omitempty"`
 	Cards    []Card           `json:"cards,omitempty"` // the cards behind the pool; one for a shared card
+	// Holders are the tenants to which the used instances belong, sorted; empty when that is not known.
+	Holders []Holder `json:"holders,omitempty"`
+}
+
+// Holder is what one tenant has of a pool.
+type Holder struct {
+	Tenant string `json:"tenant"`
+	Units  int    `json:"units"`
 }
 
 // Card is one card behind a pool.

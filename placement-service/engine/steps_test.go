@@ -90,7 +90,7 @@ func (s *steps) drawnNode() Node {
 	s.names++
 	n := testNode{
 		Name: fmt.Sprintf("n%d", s.names), CPU: pick(s, 4000, 64000), Attrs: map[string]string{"meta.rack": pick(s, "r1", "r2")},
-		Offline: s.rng.IntN(20) == 0,
+		Offline: s.rng.IntN(20) == 0, Tenants: pick(s, nil, nil, nil, []string{"blue", "red"}), Beside: pick(s, nil, nil, []string{"blue", "red"}, []string{AnyTenant}),
 	}
 	form := pick(s, accel.Shared, accel.Shared, accel.Whole, accel.MIG)
 	if form == accel.Whole {
@@ -129,7 +129,11 @@ func (s *steps) request() Request {
 		a.Models = []string{pick(s, "A", "B*")}
 	}
 	r := ask(pick(s, 1, 1, 1, 2, 4), a)
+	r.Tenant = pick(s, "blue", "blue", "red", "green")
 	r.DistinctHosts = s.rng.IntN(10) == 0
+	if s.rng.IntN(8) == 0 {
+		r.Groups[0].Apart = []Apart{{"${meta.rack}", 1 + s.rng.IntN(2), false}}
+	}
 	r.Groups[0].CPUMHz = pick(s, 0, 100, 600)
 	if s.rng.IntN(5) == 0 {
 		r.Groups[0].Constraints = []Constraint{{"${meta.rack}", "r1", "="}}
@@ -184,7 +188,7 @@ func (s *steps) leave(at int) {
 			n.UsedDiskMiB -= ask.DiskMiB
 			for _, task := range p.Tasks {
 				for _, c := range task.Claims {
-					giveBack(poolOf(n, c.Group), c.Units)
+					giveBack(poolOf(n, c.Group), gone.request.Tenant, c.Units)
 				}
 			}
 		}
@@ -192,12 +196,27 @@ func (s *steps) leave(at int) {
 	s.set(after, gone.decision)
 }
 
-func giveBack(p *Pool, units int) {
+func giveBack(p *Pool, tenant string, units int) {
 	p.Used -= units
+	p.Hold(tenant, -units)
 	for i := range p.Cards {
 		back := min(units, p.Cards[i].UsedUnits)
 		p.Cards[i].UsedUnits -= back
 		units -= back
+	}
+}
+
+// oneTenant holds a card against the rule that tenants are on one only as a sharing group.
+func (s *steps) oneTenant(n *Node, p *Pool) {
+	held := 0
+	for _, h := range p.Holders {
+		held += h.Units
+		if other := p.Holders[0].Tenant; h.Tenant != other && !n.together(h.Tenant, other) && !p.wholes() {
+			s.t.Fatalf("%s of node %s has shares of %s and %s", p.Group, n.Name, h.Tenant, other)
+		}
+	}
+	if held != p.Used {
+		s.t.Fatalf("%s of node %s: tenants hold %d of %d that are taken", p.Group, n.Name, held, p.Used)
 	}
 }
 
@@ -221,6 +240,7 @@ func (s *steps) agree() {
 			if p.Used != live[at] || p.Used > p.Total || uint64(p.Used)*p.UnitMiB > p.CardMiB()*uint64(max(1, len(p.Cards))) {
 				s.t.Fatalf("%s has %d of %d taken, %d live", at, p.Used, p.Total, live[at])
 			}
+			s.oneTenant(&n, &p)
 			delete(live, at)
 		}
 	}

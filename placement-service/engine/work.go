@@ -48,6 +48,7 @@ type work struct {
 	scores   []Score
 	like     []*Pool // for each task, the brand and model that a block under trial is to have
 	steps    int     // of the search on one node
+	domains  domains
 	cand     Candidate
 }
 
@@ -90,6 +91,7 @@ func (w *work) reset(e *Engine, s *Snapshot, r *Request) {
 	}
 	w.states, w.values = w.states[:nodes], w.values[:nodes]
 	w.trialled = 0
+	w.domains.reset()
 }
 
 // resize gives a zeroed slice of length n, in the old memory where it suffices.
@@ -119,6 +121,7 @@ func (w *work) begin(g *GroupAsk) {
 	w.open = w.open[:0]
 	w.here = resize(w.here, len(w.snap.Nodes))
 	w.bound, w.scores = w.bound[:0], w.scores[:0]
+	w.domains.begin(w.snap, g)
 	for i := range w.snap.Nodes {
 		if w.nodeCode(i) == "" && len(w.snap.Nodes[i].Pools) > 0 {
 			w.open = append(w.open, i)
@@ -182,6 +185,7 @@ func (w *work) take(node int, items []item, picks []int, times int) {
 			w.usedMiB[node] -= mib
 		}
 	}
+	w.domains.take(node, times)
 	w.cpu[node] += times * w.ask.CPUMHz
 	w.memory[node] += times * w.ask.MemoryMiB
 	w.disk[node] += times * w.ask.DiskMiB

@@ -125,7 +125,7 @@ func same(a, b *engine.Node) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.Datacenter == b.Datacenter && a.Pool == b.Pool && a.Class == b.Class &&
 		a.Ready == b.Ready && a.CPUMHz == b.CPUMHz && a.MemoryMiB == b.MemoryMiB && a.DiskMiB == b.DiskMiB &&
 		a.UsedCPUMHz == b.UsedCPUMHz && a.UsedMemoryMiB == b.UsedMemoryMiB && a.UsedDiskMiB == b.UsedDiskMiB &&
-		sameMap(a.Attrs, b.Attrs) && sameMap(a.Drivers, b.Drivers) && sameMap(a.Runtimes, b.Runtimes) &&
+		slices.Equal(a.Tenants, b.Tenants) && slices.Equal(a.Beside, b.Beside) && sameMap(a.Attrs, b.Attrs) && sameMap(a.Drivers, b.Drivers) && sameMap(a.Runtimes, b.Runtimes) &&
 		slices.EqualFunc(a.Pools, b.Pools, samePool)
 }
 
@@ -136,7 +136,7 @@ func sameMap[V comparable](a, b map[string]V) bool {
 func samePool(a, b engine.Pool) bool {
 	return a.Group == b.Group && a.Vendor == b.Vendor && a.Type == b.Type && a.Name == b.Name && a.Model == b.Model && a.Form == b.Form &&
 		a.Auto == b.Auto && a.UnitMiB == b.UnitMiB && a.Total == b.Total && a.Used == b.Used && slices.Equal(a.Modes, b.Modes) &&
-		slices.Equal(a.Cards, b.Cards) && (sameSlice(a.Rounding, b.Rounding) || reflect.DeepEqual(a.Rounding, b.Rounding))
+		slices.Equal(a.Cards, b.Cards) && slices.Equal(a.Holders, b.Holders) && (sameSlice(a.Rounding, b.Rounding) || reflect.DeepEqual(a.Rounding, b.Rounding))
 }
 
 func sameSlice[T any](a, b []T) bool {

@@ -16,6 +16,7 @@ var descriptions = map[string]string{
 	"binpack":         "prefers cards and nodes that are used already, so that whole ones stay free",
 	"spread":          "prefers cards and nodes that are free, so that a lost node costs less",
 	"gpu_filter":      "leaves out cards of another brand, model, form, isolation or with too little free memory",
+	"share_tenant":    "leaves out cards with shares of another tenant, but for those of the node's sharing group",
 	"resource_filter": "leaves out nodes with too little processor or memory beside the cards",
 }
 

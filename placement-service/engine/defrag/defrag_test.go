@@ -191,7 +191,7 @@ func TestFind_Properties(t *testing.T) {
 				t.Fatalf("%s moves, which it may not, or twice", m.ID)
 			}
 			seen[m.ID] = true
-			s = booked(s, a.Again, engine.Decision{Groups: []engine.GroupPlan{{Placements: []engine.Placement{m.To}}}})
+			s = preempt.With(s, a.Again, engine.Decision{Groups: []engine.GroupPlan{{Placements: []engine.Placement{m.To}}}})
 			for _, n := range s.Nodes {
 				for _, pool := range n.Pools {
 					if pool.Used > pool.Total {

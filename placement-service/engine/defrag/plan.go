@@ -110,13 +110,13 @@ func (q *Question) smallest(stays map[string]bool) preempt.Plan {
 // place finds room for each allocation of the set beside what the request takes, the largest first. stuck is one that
 // finds none.
 func (q *Question) place(set preempt.Plan) (plan Plan, stuck string) {
-	now := booked(q.Snapshot, q.Request, set.Decision)
+	now := preempt.With(q.Snapshot, q.Request, set.Decision)
 	for _, a := range q.named(set.Victims) {
 		d := q.Engine.Decide(now, a.Again)
 		if !d.Placed || len(d.Groups) != 1 || len(d.Groups[0].Placements) != 1 {
 			return Plan{}, a.ID
 		}
-		now = preempt.Without(booked(now, a.Again, d), []preempt.Allocation{a.Allocation})
+		now = preempt.Without(preempt.With(now, a.Again, d), []preempt.Allocation{a.Allocation})
 		plan.Moves = append(plan.Moves, Move{ID: a.ID, Job: a.Job, Tenant: a.Tenant, From: a.NodeID, To: d.Groups[0].Placements[0]})
 	}
 	plan.Cards, plan.Decision = set.Cards, set.Decision
@@ -141,23 +141,6 @@ func (q *Question) named(ids []string) []Allocation {
 		return cmp.Or(cmp.Compare(units(&b), units(&a)), cmp.Compare(a.ID, b.ID))
 	})
 	return out
-}
-
-// booked is a snapshot with what a decision takes, also beyond what is free.
-func booked(s engine.Snapshot, r engine.Request, d engine.Decision) engine.Snapshot {
-	var taken []preempt.Allocation
-	for i, g := range d.Groups {
-		for _, p := range g.Placements {
-			a := preempt.Allocation{NodeID: p.NodeID, CPUMHz: -r.Groups[i].CPUMHz, MemoryMiB: -r.Groups[i].MemoryMiB, DiskMiB: -r.Groups[i].DiskMiB}
-			for _, t := range p.Tasks {
-				for _, c := range t.Claims {
-					a.Claims = append(a.Claims, engine.Claim{Group: c.Group, Units: -c.Units})
-				}
-			}
-			taken = append(taken, a)
-		}
-	}
-	return preempt.Without(s, taken)
 }
 
 // Sentence says what a plan moves; jobs of other tenants than this one are not named.

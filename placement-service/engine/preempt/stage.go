@@ -17,6 +17,7 @@ type stage struct {
 type stagePool struct {
 	pool *engine.Pool
 	used int
+	held bool // it is known which tenants have what is used
 }
 
 // newStage copies some nodes of a snapshot.
@@ -29,7 +30,7 @@ func newStage(nodes []engine.Node) *stage {
 		st.nodes[n.ID] = n
 		for j := range n.Pools {
 			n.Pools[j].Cards = slices.Clone(n.Pools[j].Cards)
-			st.pools[place{n.ID, n.Pools[j].Group}] = &stagePool{&n.Pools[j], n.Pools[j].Used}
+			st.pools[place{n.ID, n.Pools[j].Group}] = &stagePool{&n.Pools[j], n.Pools[j].Used, n.Pools[j].Used == 0 || len(n.Pools[j].Holders) > 0}
 		}
 	}
 	return st
@@ -54,6 +55,9 @@ func (st *stage) move(a *Allocation, sign int) {
 		}
 		p.used += sign * c.Units
 		p.pool.Used = max(0, p.used)
+		if p.held {
+			p.pool.Hold(a.Tenant, sign*c.Units)
+		}
 		if cards := p.pool.Cards; len(cards) == 1 { // of several nobody says here which one it was
 			cards[0].UsedUnits = p.pool.Used
 		}
@@ -75,4 +79,21 @@ func Without(s engine.Snapshot, gone []Allocation) engine.Snapshot {
 		st.evict(&gone[i])
 	}
 	return st.snapshot
+}
+
+// With is the snapshot with what a decision for a request takes, also beyond what is free.
+func With(s engine.Snapshot, r engine.Request, d engine.Decision) engine.Snapshot {
+	var taken []Allocation
+	for i, g := range d.Groups {
+		for _, p := range g.Placements {
+			a := Allocation{Tenant: r.Tenant, NodeID: p.NodeID, CPUMHz: -r.Groups[i].CPUMHz, MemoryMiB: -r.Groups[i].MemoryMiB, DiskMiB: -r.Groups[i].DiskMiB}
+			for _, t := range p.Tasks {
+				for _, c := range t.Claims {
+					a.Claims = append(a.Claims, engine.Claim{Group: c.Group, Units: -c.Units})
+				}
+			}
+			taken = append(taken, a)
+		}
+	}
+	return Without(s, taken)
 }
