@@ -3,13 +3,15 @@ package upstream
 import (
 	"io"
 	"time"
+
+	"github.com/heteroflow/heteroflow/gateway/http1"
 )
 
 // body is that of an answer on its way. It is read by one goroutine.
 type body struct {
 	conn *conn
 	pool *pool
-	chunks
+	from http1.Body
 	keep bool // the connection can be used again once the body has ended
 	wait time.Duration
 	done bool
@@ -23,7 +25,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.err != nil {
 		return 0, b.err
 	}
-	n, err := b.read(&b.conn.in, p)
+	n, err := b.from.Read(&b.conn.in, p)
 	if b.wait > 0 && n > 0 && err == nil {
 		b.extend()
 	}
@@ -39,7 +41,7 @@ func (b *body) Next() ([]byte, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	data, err := b.next(&b.conn.in)
+	data, err := b.from.Next(&b.conn.in)
 	if b.wait > 0 && err == nil {
 		b.extend()
 	}
@@ -70,7 +72,7 @@ func (b *body) extend() {
 func (b *body) Close() {
 	if b.err == nil {
 		b.err = io.ErrClosedPipe
-		b.end(b.all())
+		b.end(b.from.All())
 	}
 }
 
@@ -81,13 +83,13 @@ func (b *body) end(whole bool) {
 	}
 	b.done = true
 	c := b.conn
-	free := c.stop()
-	if whole && free && b.keep && b.kind != toEnd && c.in.empty() && c.finished() {
-		c.in.drop()
+	free := c.free()
+	if whole && free && b.keep && b.from.Kind != http1.ToEnd && c.in.Empty() && c.finished() {
+		c.in.Drop()
 		b.pool.give(c)
 		return
 	}
 	c.close()
-	c.in.drop()
+	c.in.Drop()
 	c.forgo()
 }

@@ -9,30 +9,31 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/heteroflow/heteroflow/gateway/http1"
 )
 
 // conn is one connection to an engine.
 type conn struct {
-	net.Conn
-	raw   syscall.RawConn // nil where reading has to have its buffer before there is something to read
+	http1.Socket
 	addr  string
 	since time.Time // when it became idle
 
-	abort func()      // closes it, from wherever
-	stop  func() bool // keeps the context of the request from doing so; false when it has been done
-	until time.Time   // the deadline of reading
-	used  bool        // it has had a request before
-	in    input
-	wrote chan error // of a body that is written beside reading; nil without one
-	inMem bool       // that body waits for nobody
+	watched ending      // the context of the request, where it tells of its end by itself
+	unwatch func() bool // keeps one of another kind from doing so
+	until   time.Time   // the deadline of reading
+	used    bool        // it has had a request before
+	in      http1.Input
+	wrote   chan error // of a body that is written beside reading; nil without one
+	inMem   bool       // that body waits for nobody
+}
 
-	reading func(fd uintptr) bool // for raw
-	into    []byte
-
-	listening func(fd uintptr) bool // for raw, of a connection that is not used
-	heard     bool
-	readN     int
-	readErr   error
+// ending is a context that tells of its end without a function made for it.
+type ending interface {
+	// OnEnd calls Ended once when the context ends, or at once where it has.
+	OnEnd(o interface{ Ended() })
+	// OffEnd keeps it from being called; false when it was or is being called.
+	OffEnd(o interface{ Ended() }) bool
 }
 
 func dial(ctx context.Context, addr string, until time.Time) (*conn, error) {
@@ -41,16 +42,36 @@ func dial(ctx context.Context, addr string, until time.Time) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: nc, addr: addr}
-	c.abort = c.close
-	c.in.from = c
-	c.raw = rawOf(nc)
-	c.reading, c.listening = c.readFrom, c.listen
+	c := &conn{addr: addr}
+	c.Open(nc)
+	c.in.From = &c.Socket
 	c.deadline(until)
 	return c, nil
 }
 
 func (c *conn) close() { c.Conn.Close() } //nolint:errcheck // nothing that was sent is waited for
+
+// Ended closes it, from wherever, since the request's context has ended.
+func (c *conn) Ended() { c.close() }
+
+// follow closes the connection when the context ends.
+func (c *conn) follow(ctx context.Context) {
+	if e, ok := ctx.(ending); ok {
+		c.watched = e
+		e.OnEnd(c)
+		return
+	}
+	c.unwatch = context.AfterFunc(ctx, c.close)
+}
+
+// free ends that, and reports whether the connection was left open.
+func (c *conn) free() bool {
+	if e := c.watched; e != nil {
+		c.watched = nil
+		return e.OffEnd(c)
+	}
+	return c.unwatch()
+}
 
 // deadline bounds reading.
 func (c *conn) deadline(until time.Time) {
@@ -64,7 +85,7 @@ var heads = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }
 // exchange writes the request and reads the head of the answer.
 func (c *conn) exchange(r *Request) (*Response, error) {
 	sendErr := c.send(r)
-	head, err := c.in.head()
+	head, err := readHead(&c.in)
 	if err == nil {
 		return c.response(r, head)
 	}
@@ -77,7 +98,7 @@ func (c *conn) exchange(r *Request) (*Response, error) {
 	switch {
 	case errors.As(sendErr, &unread):
 		return nil, sendErr
-	case c.used && c.in.total == 0 && (errors.Is(err, io.EOF) || isReset(err)):
+	case c.used && c.in.Total == 0 && (errors.Is(err, io.EOF) || isReset(err)):
 		return nil, ErrStale
 	case err == io.EOF && sendErr != nil:
 		return nil, sendErr
@@ -99,7 +120,7 @@ func (e *bodyError) Unwrap() error { return e.err }
 
 // send writes the request, a long body beside what follows: an engine may answer before it has read all of it.
 func (c *conn) send(r *Request) error {
-	c.in.total, c.wrote = 0, nil
+	c.in.Total, c.wrote = 0, nil
 	pooled := heads.Get().(*[]byte) //nolint:forcetypeassert // nothing else is put there
 	defer heads.Put(pooled)
 	head := r.appendHead((*pooled)[:0])
@@ -202,19 +223,29 @@ func (c *conn) sendChunks(from io.Reader) error {
 	}
 }
 
+// reply is an answer in one piece of memory.
+type reply struct {
+	resp Response
+	body body
+}
+
 func (c *conn) response(r *Request, h head) (*Response, error) {
 	framing, err := h.framing(r.Method)
 	if err != nil {
 		return nil, err
 	}
-	b := &body{conn: c, chunks: chunks{kind: framing.kind, left: framing.length}, keep: framing.keep}
-	resp := &Response{Status: h.status, Header: h.fields, Length: framing.length, Body: b}
+	whole := &reply{
+		body: body{conn: c, from: http1.Body{Kind: framing.kind, Left: framing.length}, keep: framing.keep},
+		resp: Response{Status: h.status, Header: h.fields, Length: framing.length, own: true},
+	}
+	resp := &whole.resp
+	resp.Body = &whole.body
 	switch framing.kind {
-	case empty:
+	case http1.None:
 		resp.Length = 0
-	case chunked:
+	case http1.Chunked:
 		resp.Length = -1
-	case toEnd:
+	case http1.ToEnd:
 		resp.Length, resp.Unbounded = -1, true
 	}
 	return resp, nil

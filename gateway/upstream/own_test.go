@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/heteroflow/heteroflow/gateway/http1"
 )
 
 // malformed are answers that one reader may take for something else than another does.
@@ -54,7 +56,7 @@ var malformed = map[string]string{
 	"a chunk's extension without end":      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;" + strings.Repeat("a", 2000) + "\r\nhello\r\n0\r\n\r\n",
 	"a trailer that is none":               "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nx y\r\n\r\n",
 	"trailers without end":                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n" + strings.Repeat("X-A: b\r\n", 1000) + "\r\n",
-	"a head without end":                   "HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("a", maxHead) + "\r\n\r\n",
+	"a head without end":                   "HTTP/1.1 200 OK\r\nX-A: " + strings.Repeat("a", http1.MaxHead) + "\r\n\r\n",
 }
 
 func TestSend_RefusesWhatCanBeReadInTwoWays(t *testing.T) {
@@ -150,33 +152,33 @@ func TestPool_ClosesWhatIsOld(t *testing.T) {
 // bytesOf is a source of bytes that are there.
 type bytesOf struct{ io.Reader }
 
-func (s bytesOf) read(in *input, p []byte) (int, error) {
+func (s bytesOf) ReadTo(in *http1.Input, p []byte) (int, error) {
 	if p == nil {
-		p = in.take()
+		p = in.Take()
 	}
 	return s.Read(p)
 }
 
 // read reads one answer as Send does, and gives what is left.
 func readAnswer(method string, from io.Reader) (h head, f framing, body []byte, rest []byte, err error) {
-	in := &input{from: bytesOf{from}}
-	if h, err = in.head(); err != nil {
+	in := &http1.Input{From: bytesOf{from}}
+	if h, err = readHead(in); err != nil {
 		return h, f, nil, nil, err
 	}
 	if f, err = h.framing(method); err != nil {
 		return h, f, nil, nil, err
 	}
-	c := chunks{kind: f.kind, left: f.length}
+	c := http1.Body{Kind: f.kind, Left: f.length}
 	buf := make([]byte, 700)
 	for err == nil {
 		var n int
-		n, err = c.read(in, buf)
+		n, err = c.Read(in, buf)
 		body = append(body, buf[:n]...)
 	}
 	if err != io.EOF {
 		return h, f, body, nil, err
 	}
-	rest = bytes.Clone(in.held())
+	rest = bytes.Clone(in.Held())
 	more, _ := io.ReadAll(from)
 	return h, f, body, append(rest, more...), nil
 }
@@ -224,7 +226,7 @@ func FuzzAnswer(f *testing.F) {
 		if resp.StatusCode != h.status || !bytes.Equal(theirs, body) || !bytes.Equal(left, rest) {
 			t.Fatalf("%d %q and %q left, net/http %d %q and %q left", h.status, body, rest, resp.StatusCode, theirs, left)
 		}
-		if framing.keep && resp.Close && framing.kind != toEnd {
+		if framing.keep && resp.Close && framing.kind != http1.ToEnd {
 			t.Fatal("the connection is kept, and net/http closes it")
 		}
 		ours := maps.Clone(h.fields)

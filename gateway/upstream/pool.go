@@ -20,7 +20,7 @@ func (p *pool) take(addr string, until time.Time) *conn {
 			return nil
 		}
 		c.deadline(until)
-		if time.Since(c.since) < idleTime && c.quiet() {
+		if time.Since(c.since) < idleTime && c.Quiet() {
 			c.used = true
 			return c
 		}

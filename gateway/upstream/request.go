@@ -3,18 +3,20 @@ package upstream
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/heteroflow/heteroflow/gateway/http1"
 )
 
 // check refuses what would be another request on the wire than it is here.
 func (r *Request) check() error {
-	if !isToken(r.Method) {
+	if !http1.IsToken(r.Method) {
 		return fmt.Errorf("%w: the method %q", ErrRequest, r.Method)
 	}
 	if r.Target == "" || !visible(r.Target) || !visible(r.Addr) {
 		return fmt.Errorf("%w: the target %q at %q", ErrRequest, r.Target, r.Addr)
 	}
 	for _, f := range r.Header {
-		if !isToken(f.Name) || !plainText(f.Value) {
+		if !http1.IsToken(f.Name) || !http1.PlainText(f.Value) {
 			return fmt.Errorf("%w: the header %q", ErrRequest, f.Name)
 		}
 	}

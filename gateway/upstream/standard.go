@@ -11,6 +11,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/heteroflow/heteroflow/gateway/http1"
 )
 
 // Standard does the work of Client by the transport of net/http.
@@ -24,7 +26,7 @@ func NewStandard() *Standard {
 		DialContext:            (&net.Dialer{Timeout: connectTime, KeepAlive: 15 * time.Second}).DialContext,
 		MaxIdleConnsPerHost:    maxIdle,
 		IdleConnTimeout:        idleTime,
-		MaxResponseHeaderBytes: maxHead,
+		MaxResponseHeaderBytes: http1.MaxHead,
 		DisableCompression:     true, // bytes pass as the engine wrote them
 	}}
 }
@@ -113,7 +115,7 @@ func (b *standardBody) Next() ([]byte, error) {
 		return nil, b.end
 	}
 	if b.buf == nil {
-		b.buf = make([]byte, bufSize)
+		b.buf = make([]byte, http1.BufSize)
 	}
 	n, err := b.Read(b.buf)
 	if n == 0 {

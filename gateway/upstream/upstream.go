@@ -8,7 +8,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"time"
+
+	"github.com/heteroflow/heteroflow/gateway/http1"
 )
 
 // Field is one line of a header.
@@ -35,7 +38,21 @@ type Response struct {
 	// whole.
 	Unbounded bool
 	Body      Body
+
+	own bool // the header's memory can be used again
 }
+
+// Recycle gives back the memory of the header, which is not read any more; its values may be.
+func (r *Response) Recycle() {
+	if r.own {
+		clear(r.Header)
+		headers.Put(r.Header)
+		r.Header, r.own = nil, false
+	}
+}
+
+// headers are of answers, without their lines.
+var headers = sync.Pool{New: func() any { return http.Header{} }}
 
 // Body is that of an answer.
 type Body interface {
@@ -57,7 +74,7 @@ var (
 	// answer came. The same request can be sent again.
 	ErrStale = errors.New("the connection that was kept had been closed")
 	// ErrMalformed wraps what is wrong with an answer.
-	ErrMalformed = errors.New("malformed answer")
+	ErrMalformed = http1.ErrMalformed
 	// ErrRequest wraps what is wrong with a request.
 	ErrRequest = errors.New("request that cannot be sent")
 )
@@ -65,7 +82,6 @@ var (
 // Limits of an answer and of the connections that are kept. Engines on uvicorn close a connection that was idle for
 // five seconds.
 const (
-	maxHead     = 64 << 10
 	maxInterim  = 8 // responses before the answer
 	idleTime    = 4 * time.Second
 	maxIdle     = 512 // connections kept to one engine
@@ -99,15 +115,15 @@ func (c *Client) Send(ctx context.Context, r *Request) (*Response, error) {
 			return nil, err
 		}
 	}
-	conn.stop = context.AfterFunc(ctx, conn.abort)
+	conn.follow(ctx)
 	resp, err := conn.exchange(r)
 	if err == nil {
 		resp.Body.(*body).pool = &c.pool //nolint:forcetypeassert // exchange makes it
 		return resp, nil
 	}
-	conn.stop()
+	conn.free()
 	conn.close()
-	conn.in.drop()
+	conn.in.Drop()
 	conn.forgo()
 	if errors.Is(err, ErrStale) {
 		c.pool.drop(r.Addr) // those beside it are no better
