@@ -88,7 +88,8 @@ func (p *Pool) sameBut(o *Pool) bool {
 	return p.Group == o.Group && p.Model == o.Model && p.Vendor == o.Vendor && p.Form == o.Form && p.Auto == o.Auto && p.UnitMiB == o.UnitMiB &&
 		p.Total == o.Total && len(p.Cards) == len(o.Cards) && sameSlice(p.Modes, o.Modes) && sameSlice(p.Rounding, o.Rounding) &&
 		slices.EqualFunc(p.Cards, o.Cards, func(a, b Card) bool {
-			return a.Healthy == b.Healthy && a.MemoryMiB == b.MemoryMiB && a.Units == b.Units && a.Fixed == b.Fixed
+			return a.Healthy == b.Healthy && a.MemoryMiB == b.MemoryMiB && a.Units == b.Units && a.Fixed == b.Fixed &&
+				a.Links == b.Links && a.NICLink == b.NICLink && sameNumber(a.NUMA, b.NUMA)
 		})
 }
 
@@ -120,7 +121,11 @@ func (c *Cluster) poolClass(p *Pool) uint32 {
 		one = binary.AppendVarint(binary.AppendUvarint(one, card.MemoryMiB), int64(card.Units))
 		cards[i] = string(one)
 	}
-	slices.Sort(cards)
+	if p.linked() {
+		key = p.linkText(append(key, 1)) // by their places: it matters which of them are taken
+	} else {
+		slices.Sort(cards)
+	}
 	for _, card := range cards {
 		key = text(key, card)
 	}
@@ -145,8 +150,13 @@ func (c *Cluster) state(at int) string {
 	all := few[:0]
 	for i := range n.Pools {
 		one := pool{class: c.traits[at].pools[i], used: n.Pools[i].Used, held: c.heldBy(n, &n.Pools[i])}
+		linked := n.Pools[i].linked()
 		for j := range n.Pools[i].Cards {
-			one.cards += mixed(uint64(n.Pools[i].Cards[j].UsedUnits))
+			used := uint64(n.Pools[i].Cards[j].UsedUnits)
+			if linked {
+				used |= uint64(j+1) << 32
+			}
+			one.cards += mixed(used)
 		}
 		all = append(all, one)
 	}

@@ -10,6 +10,7 @@ import (
 type Decision struct {
 	Placed bool        `json:"placed"`
 	Groups []GroupPlan `json:"groups,omitempty"` // in the order of the request; empty unless Placed
+	Gang   []Member    `json:"gang,omitempty"`   // of a placed gang, in the order of ranks
 	// Switches are the cards whose form has to change before the request fits. Nothing is placed then.
 	Switches []Switch `json:"switches,omitempty"`
 	Refusal  *Refusal `json:"refusal,omitempty"` // nil when Placed
@@ -71,6 +72,8 @@ type TaskPlacement struct {
 type Claim struct {
 	Group string `json:"group"`
 	Units int    `json:"units"`
+	// Cards are the UUIDs of the cards where the plan names them, which it does where their links matter.
+	Cards []string `json:"cards,omitempty"`
 }
 
 // Switch is a card that has to be offered in another form.
@@ -116,10 +119,10 @@ type Code string
 const (
 	CodeNoNodes        Code = "no_nodes"        // the cluster has no nodes
 	CodeOffline        Code = "offline"         // down, draining or not eligible
+	CodeTenant         Code = "tenant"          // kept for other tenants
 	CodeDatacenter     Code = "datacenter"      // in no datacenter of the job
 	CodeNodePool       Code = "node_pool"       // in another node pool
 	CodeConstraint     Code = "constraint"      // a constraint of the job does not hold
-	CodeTenant         Code = "tenant"          // kept for other tenants
 	CodeDriverMissing  Code = "driver_missing"  // a task driver is not there or not healthy
 	CodeRuntimeMissing Code = "runtime_missing" // the driver there cannot run the task: no Docker, or no plain processes
 	CodeNoCards        Code = "no_cards"        // the node offers no accelerator
@@ -127,18 +130,20 @@ const (
 	CodeModel          Code = "model"           // no card of an accepted model
 	CodeForm           Code = "form"            // cards are offered in a form that does not serve the ask
 	CodeQoS            Code = "qos"             // cards cannot isolate as asked
+	CodeShareTenant    Code = "share_tenant"    // what is free is beside shares of another tenant
 	CodeMemory         Code = "memory"          // no card has enough free memory
 	CodeCount          Code = "count"           // too few free cards
 	CodeModelsDiffer   Code = "models_differ"   // enough free cards, but of different models
-	CodeShareTenant    Code = "share_tenant"    // what is free is beside shares of another tenant
 	CodeCPU            Code = "cpu"             // too little processor beside the cards
 	CodeNodeMemory     Code = "node_memory"     // too little main memory beside the cards
 	CodeDisk           Code = "disk"            // too little disk for the group's ephemeral disk
 	CodeDistinctHosts  Code = "distinct_hosts"  // the node has an allocation of the job already
+	CodeAntiAffinity   Code = "anti_affinity"   // its failure domain has as many allocations as may be there, or it is in none
 	CodeOneNode        Code = "one_node"        // the group's tasks fit one by one, but not together on one node
 	CodeOneSpec        Code = "one_spec"        // fits alone, but not under one specification for all allocations
 	CodeFormSwitch     Code = "form_switch"     // a card has to change its form first
-	CodeAntiAffinity   Code = "anti_affinity"   // its failure domain has as many allocations as may be there, or it is in none
+	CodeGangIncomplete Code = "gang_incomplete" // some members of the gang would fit, and none starts without the others
+	CodeGangLevel      Code = "gang_level"      // no node says in which domain of the level it lies
 	CodePluginFailed   Code = "plugin_failed"   // a plugin that filters panicked
 )
 

@@ -130,7 +130,8 @@ func (e *Engine) Decide(s Snapshot, r Request) Decision {
 	if d.Placed || len(s.Nodes) == 0 || d.Refusal.Code == CodePluginFailed {
 		return d
 	}
-	if d.Refusal.Never = never(CatalogOf(s), &r, d.Refusal); !d.Refusal.Never {
+	catalog := CatalogOf(s)
+	if d.Refusal.Never = never(catalog, &r, d.Refusal) || neverGang(catalog, &r, d.Refusal); !d.Refusal.Never {
 		e.orSwitch(s, &r, &d)
 	}
 	return d
@@ -179,6 +180,9 @@ func filters(p Plugin) bool {
 func (w *work) decide(e *Engine, s *Snapshot, r *Request, say bool) Decision {
 	w.reset(e, s, r)
 	w.say = say
+	if r.Gang != nil {
+		return w.decideGang()
+	}
 	plans := make([]GroupPlan, len(r.Groups))
 	var scores []Score
 	for _, i := range byHardness(r.Groups) {

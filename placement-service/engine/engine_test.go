@@ -71,7 +71,7 @@ func TestNew_Plugins(t *testing.T) {
 	if d := New(off).Decide(s, r); d.Placed {
 		t.Error("without filters a card is given more than it has")
 	}
-	want := []string{"gpu_filter", "share_tenant", "resource_filter", "potential", "binpack", "spread"}
+	want := []string{"gpu_filter", "share_tenant", "resource_filter", "potential", "binpack", "spread", "nvlink", "topology", "rdma"}
 	var got []string
 	for _, p := range DefaultPlugins() {
 		got = append(got, p.Name)

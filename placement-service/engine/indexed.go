@@ -233,7 +233,7 @@ func (e *Engine) DecideOn(c *Cluster, r Request) Decision {
 // decideIndexed is DecideOn for requests of which each node can be judged by itself: one allocation with one task that
 // asks, which nothing but what nodes are like sends to one of them.
 func (e *Engine) decideIndexed(c *Cluster, r *Request) (d Decision, ok bool) {
-	if r.Loose != "" || len(r.Groups) != 1 || !e.impersonal {
+	if r.Loose != "" || r.Gang != nil || len(r.Groups) != 1 || !e.impersonal {
 		return d, false
 	}
 	g := &r.Groups[0]

@@ -129,6 +129,12 @@ func (b Block) names(p *Pool) bool {
 		return false
 	}
 	for _, allow := range b.Allow {
+		if allow.Attribute == attrIDs {
+			if p.among(allow.Values).Len() < b.Count {
+				return false
+			}
+			continue
+		}
 		value, known := p.attribute(allow.Attribute)
 		if !known || !slices.Contains(allow.Values, value) {
 			return false
@@ -164,4 +170,5 @@ const (
 	attrGroupName = "${device.model}"
 	attrType      = "${device.type}"
 	attrVendor    = "${device.vendor}"
+	attrIDs       = "${device.ids}"
 )

@@ -197,6 +197,7 @@ func (w *work) fillNode(n int, items []item, rest int) bool {
 func (w *work) undo(keep int) {
 	for i := len(w.bound) - 1; i >= keep; i-- {
 		w.take(w.bound[i].node, w.bound[i].items, w.bound[i].picks, -1)
+		w.unseat(&w.bound[i])
 	}
 	w.bound = w.bound[:keep]
 	w.scores = w.scores[:min(len(w.scores), keep)]
@@ -208,10 +209,10 @@ func (w *work) trial(n int, items []item, allocations int) float64 {
 	if w.here[n] > 0 && w.ask.DistinctHosts || w.jobHere[n] > 0 && w.req.DistinctHosts {
 		return -1
 	}
-	w.picks, w.trying, w.trialled, w.steps = w.picks[:0], items, 0, 0
 	if w.domains.full(n, allocations) {
 		return -1
 	}
+	w.picks, w.trying, w.trialled, w.steps = w.picks[:0], items, 0, 0
 	sum, ok := w.choose(n, items, allocations)
 	if !ok {
 		return -1
@@ -388,7 +389,7 @@ func (w *work) hasRoom(n, p int, it item, allocations int) *Candidate {
 	}
 	c := w.candidate(it.task, n, p)
 	c.Units, c.Allocations = units, allocations
-	if c.FreeUnits < units {
+	if c.FreeUnits < units || it.option.keep != nil && w.namedFree(n, p, it) < units {
 		return nil // whatever plugins are on: capacity is not a matter of opinion
 	}
 	for i := range w.e.rooms {
@@ -409,6 +410,9 @@ func (w *work) worthOf(n, p int, it item, allocations int) (float64, bool) {
 	var sum, weights float64
 	for i := range w.e.scorers {
 		s := &w.e.scorers[i]
+		if s.silent(c) {
+			continue
+		}
 		sum += s.weight * w.scoreBy(s, c)
 		weights += s.weight
 	}
@@ -427,6 +431,7 @@ func (w *work) bind(n int, items []item) {
 		w.scores = append(w.scores, w.score(n, items))
 	}
 	b := binding{node: n, items: slices.Clone(items), picks: slices.Clone(w.picks)}
+	b.cards = w.seat(n, b.items, b.picks)
 	w.take(n, b.items, b.picks, 1)
 	w.bound = append(w.bound, b)
 }
@@ -436,13 +441,18 @@ func (w *work) score(n int, items []item) Score {
 	out := Score{Group: w.ask.Name, NodeID: w.snap.Nodes[n].ID, Plugins: map[string]float64{}}
 	for at := range w.e.scorers {
 		s := &w.e.scorers[at]
-		var sum float64
+		var sum, asked float64
 		for i, it := range items {
 			c := w.candidate(it.task, n, w.picks[i])
 			c.Units, c.Allocations = it.option.units, 1
-			sum += w.scoreBy(s, c)
+			if !s.silent(c) {
+				sum, asked = sum+w.scoreBy(s, c), asked+1
+			}
 		}
-		out.Plugins[s.meter.Name()] = sum / float64(len(items))
+		if asked == 0 {
+			continue
+		}
+		out.Plugins[s.meter.Name()] = sum / asked
 		out.Total += s.weight * out.Plugins[s.meter.Name()]
 	}
 	return out

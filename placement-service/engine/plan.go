@@ -9,6 +9,7 @@ import (
 // plan turns the bindings of the group into its plan. A running plan that was kept gives its blocks as they are.
 func (w *work) plan(keep *GroupPlan) GroupPlan {
 	plan := GroupPlan{Name: w.ask.Name, Tasks: make([]TaskShape, 0, len(w.tasks))}
+	pins := w.pins()
 	for t, task := range w.tasks {
 		shape := TaskShape{Task: task.Name, Ask: *task.Ask, QoS: w.quality(t)}
 		if keep != nil {
@@ -16,14 +17,14 @@ func (w *work) plan(keep *GroupPlan) GroupPlan {
 			shape.Blocks, shape.QoS = old.Blocks, old.QoS
 			shape.RoundedMiB, shape.RoundedBy = old.RoundedMiB, old.RoundedBy
 		} else if len(w.bound) > 0 {
-			shape.Blocks = w.blocks(t)
+			shape.Blocks = w.blocks(t, pins)
 			shape.RoundedMiB, shape.RoundedBy = w.rounding(t)
 		}
 		plan.Tasks = append(plan.Tasks, shape)
 	}
 	for _, b := range w.bound {
 		plan.Nodes = append(plan.Nodes, w.snap.Nodes[b.node].ID)
-		plan.Placements = append(plan.Placements, w.placement(b))
+		plan.Placements = append(plan.Placements, w.placement(b, pins))
 	}
 	if keep != nil {
 		plan.Nodes = append(plan.Nodes, w.known(keep.Nodes)...)
@@ -44,13 +45,18 @@ func (w *work) known(ids []string) []string {
 	return out
 }
 
-func (w *work) placement(b binding) Placement {
+func (w *work) placement(b binding, pins map[blockOfTask]bool) Placement {
 	out := Placement{NodeID: w.snap.Nodes[b.node].ID}
 	for t, task := range w.tasks {
 		claims := TaskPlacement{Task: task.Name}
 		for i, it := range b.items {
 			if it.task == t {
-				claims.Claims = append(claims.Claims, Claim{Group: w.pool(b.node, b.picks[i]).Group, Units: it.option.units})
+				pool := w.pool(b.node, b.picks[i])
+				claim := Claim{Group: pool.Group, Units: it.option.units}
+				if pins[blockOfTask{t, it.block}] {
+					claim.Cards = pool.uuidsOf(b.cards[i])
+				}
+				claims.Claims = append(claims.Claims, claim)
 			}
 		}
 		out.Tasks = append(out.Tasks, claims)
@@ -96,23 +102,32 @@ func (w *work) rounding(t int) (uint64, accel.Mode) {
 }
 
 // blocks are the device blocks of a task: each the pools that its allocations use.
-func (w *work) blocks(t int) []Block {
+func (w *work) blocks(t int, pins map[blockOfTask]bool) []Block {
 	var out []Block
 	for block := 0; ; block++ {
 		var pools []*Pool
+		var ids []string
 		units := 0
 		for _, b := range w.bound {
 			for i, it := range b.items {
 				if it.task == t && it.block == block {
 					pools = append(pools, w.pool(b.node, b.picks[i]))
 					units = it.option.units
+					if pins[blockOfTask{t, block}] {
+						ids = append(ids, w.pool(b.node, b.picks[i]).uuidsOf(b.cards[i])...)
+					}
 				}
 			}
 		}
 		if len(pools) == 0 {
 			return out
 		}
-		out = append(out, blockOf(pools, units))
+		one := blockOf(pools, units)
+		if len(ids) > 0 {
+			slices.Sort(ids)
+			one.Allow = append(one.Allow, Allow{Attribute: attrIDs, Values: ids})
+		}
+		out = append(out, one)
 	}
 }
 

@@ -72,14 +72,14 @@ func (c *Candidate) AcceptsModel(model string) bool {
 
 // registry lists the built-in plugins in the order in which they are asked. A new one is one more line.
 func registry(cfg Config) []registered {
-	return []registered{
+	return append([]registered{
 		{gpuFilter{}, PluginSetting{Name: "gpu_filter", Enabled: true}},
 		{shareTenant{}, PluginSetting{Name: "share_tenant", Enabled: true}},
 		{resourceFilter{}, PluginSetting{Name: "resource_filter", Enabled: true}},
 		{potentialScore{learnt: cfg.Learnt, level: cfg.Level}, PluginSetting{Name: "potential", Enabled: true, Weight: 1}},
 		{binpack{}, PluginSetting{Name: "binpack", Enabled: false, Weight: 1}},
 		{spread{}, PluginSetting{Name: "spread", Enabled: false, Weight: 1}},
-	}
+	}, linkPlugins()...)
 }
 
 type registered struct {

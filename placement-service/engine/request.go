@@ -18,6 +18,8 @@ type Request struct {
 	// Loose is set for jobs that become allocations without passing here again (system, periodic and
 	// parameterised jobs), and says which: their plan names no node and no card, only what a card must be like.
 	Loose string `json:"loose,omitempty"`
+	// Gang is how the groups that belong to a gang are placed together; nil when there are none.
+	Gang *GangAsk `json:"gang,omitempty"`
 }
 
 // GroupAsk is one task group. CPU and memory are sums over all of its tasks, per allocation; the disk is the group's.
@@ -34,6 +36,8 @@ type GroupAsk struct {
 	Apart  []Apart   `json:"apart,omitempty"`
 	Spread []Spread  `json:"spread,omitempty"`
 	Tasks  []TaskAsk `json:"tasks"` // every task of the group, in order
+	// Gang makes each allocation of the group a member of the request's gang.
+	Gang bool `json:"gang,omitempty"`
 	// Keep is the running plan. Its blocks are used again when they have room for Count, since a change of a device
 	// block restarts every allocation of the group; its placements, where given, are kept as they are.
 	Keep *GroupPlan `json:"keep,omitempty"`

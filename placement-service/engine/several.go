@@ -29,7 +29,7 @@ func (c *Cluster) putBack(nodes []nominee) {
 // reason is about all of them.
 func (e *Engine) decideSeveral(c *Cluster, r *Request) (d Decision, ok bool) {
 	keys, plain := attributesOf(r)
-	if r.Loose != "" || !e.impersonal || !plain || !severable(r) {
+	if r.Loose != "" || r.Gang != nil || !e.impersonal || !plain || !severable(r) {
 		return d, false
 	}
 	c.mu.Lock()

@@ -78,6 +78,11 @@ type Card struct {
 	Units     int    `json:"units"`
 	UsedUnits int    `json:"used_units,omitempty"`
 	Fixed     bool   `json:"fixed,omitempty"` // its form stays, though that of its pool may be switched
+	// Links is how it is connected to the cards of its pool, see LinkRow; empty when that is not known.
+	Links   string `json:"links,omitempty"`
+	NIC     string `json:"nic,omitempty"`      // nearest network card, such as mlx5_0
+	NICLink string `json:"nic_link,omitempty"` // how it is connected to it, as accel.Link writes it
+	NUMA    *int   `json:"numa,omitempty"`     // nil when not known
 }
 
 // Free is the number of instances that nobody has taken, never negative.

@@ -46,6 +46,7 @@ func (e *Engine) Suggest(s Snapshot, r Request) []Suggestion {
 		}
 	}
 	t.rules()
+	t.gang()
 	slices.SortStableFunc(t.found, func(a, b Suggestion) int { return cmp.Compare(a.loss, b.loss) })
 	return t.found[:min(len(t.found), maxSuggestions)]
 }

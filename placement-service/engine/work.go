@@ -2,6 +2,7 @@ package engine
 
 import (
 	"github.com/heteroflow/heteroflow/internal/accel"
+	"github.com/heteroflow/heteroflow/placement-service/engine/links"
 	"github.com/heteroflow/heteroflow/placement-service/engine/potential"
 )
 
@@ -20,6 +21,7 @@ type work struct {
 
 	first   []int             // number of the first pool of each node, and the number of pools at the end
 	used    []int             // instances taken by this decision, by pool
+	cards   []links.Set       // cards taken by this decision, by pool, where links matter
 	cpu     []int             // MHz taken by this decision, by node
 	memory  []int             // MiB taken by this decision, by node
 	disk    []int             // MiB taken by this decision, by node
@@ -50,6 +52,11 @@ type work struct {
 	steps    int     // of the search on one node
 	domains  domains
 	cand     Candidate
+
+	only    func(node int) bool // nodes that come into question for members of a gang; nil for all
+	within  links.Set           // cards of the pool of which a member of a gang may have some; 0 for all
+	apart   bool                // members of the gang are on several nodes
+	linkKey []byte              // scratch
 }
 
 // item is one device block of one task.
@@ -64,6 +71,7 @@ type binding struct {
 	node  int
 	items []item
 	picks []int
+	cards []links.Set // of the items, 0 where they are Nomad's to choose; nil for all
 }
 
 func (w *work) reset(e *Engine, s *Snapshot, r *Request) {
@@ -83,7 +91,8 @@ func (w *work) reset(e *Engine, s *Snapshot, r *Request) {
 		total += len(s.Nodes[i].Pools)
 	}
 	w.first[nodes] = total
-	w.used = resize(w.used, total)
+	w.used, w.cards = resize(w.used, total), resize(w.cards, total)
+	w.within, w.apart, w.only = 0, false, nil
 	w.kin, w.model.known = nil, false
 	w.stated = resize(w.stated, nodes)
 	if cap(w.states) < nodes {
@@ -123,7 +132,7 @@ func (w *work) begin(g *GroupAsk) {
 	w.bound, w.scores = w.bound[:0], w.scores[:0]
 	w.domains.begin(w.snap, g)
 	for i := range w.snap.Nodes {
-		if w.nodeCode(i) == "" && len(w.snap.Nodes[i].Pools) > 0 {
+		if w.nodeCode(i) == "" && len(w.snap.Nodes[i].Pools) > 0 && (w.only == nil || w.only(i)) {
 			w.open = append(w.open, i)
 		}
 	}
