@@ -160,6 +160,16 @@ type Lease struct {
 // never chosen; those that failed only when there is no other, because the last backend is better than none. The
 // result is nil when every backend is in Not.
 func (p *Pool) Take(a Ask) *Lease {
+	l := &Lease{}
+	if !p.TakeInto(l, &a) {
+		return nil
+	}
+	return l
+}
+
+// TakeInto does what Take does in memory that is there: a lease that was never used, or is done. It is false where Take
+// gives nil.
+func (p *Pool) TakeInto(l *Lease, a *Ask) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.clock.Now()
@@ -169,47 +179,65 @@ func (p *Pool) Take(a Ask) *Lease {
 	}
 	r := ruleOf(a.Policy)
 	clear(a.Prompt.Keys[r.levels:])
-	m, route := p.pick(r, &a, now, func(m *member) bool { return !a.Not[m.ID] && m.breaker.usable(now) })
+	a.pinned, a.elsewhere = nil, 0
+	c := choice{ask: a, now: now}
+	m, route := p.pick(r, &c)
 	if m == nil {
-		m, route = p.pick(r, &a, now, func(m *member) bool { return !a.Not[m.ID] })
+		c = choice{ask: a, now: now, all: true}
+		m, route = p.pick(r, &c)
 	}
 	if m == nil {
-		return nil
+		return false
 	}
-	return p.lease(m, route, &a, now)
+	p.lease(l, m, route, a, now)
+	return true
+}
+
+// choice is one choosing: which backends may be taken.
+type choice struct {
+	ask *Ask
+	now time.Time
+	all bool // also those that failed
+
+	crowd     crowd
+	uncrowded bool // only those that are not crowded
+}
+
+func (c *choice) usable(m *member) bool {
+	return !c.ask.Not[m.ID] && (c.all || m.breaker.usable(c.now)) && (!c.uncrowded || !c.crowd.has(m))
 }
 
 // routes names the session levels, for the header that says how a request was routed.
 var routes = [session.Levels]string{"session_id", "prompt_cache_key", "user", "answered", "opening"}
 
-func (p *Pool) pick(r rule, a *Ask, now time.Time, usable func(*member) bool) (*member, string) {
+func (p *Pool) pick(r rule, c *choice) (*member, string) {
+	a, now := c.ask, c.now
 	for _, m := range p.members {
 		// Or it would stay half open for as long as sessions and caches draw all requests elsewhere.
-		if usable(m) && m.breaker.usable(now) && m.breaker.at(now) == HalfOpen {
+		if c.usable(m) && m.breaker.usable(now) && m.breaker.at(now) == HalfOpen {
 			return m, "trial"
 		}
 	}
-	uncrowded := p.uncrowded(usable)
+	c.crowd = p.crowd(c)
 	if f, ok := p.pins.Find(a.Prompt.Keys, now); ok {
+		c.uncrowded = true
 		at := slices.IndexFunc(p.members, func(m *member) bool { return m.ID == f.Backend })
-		if at >= 0 && uncrowded(p.members[at]) {
+		if at >= 0 && c.usable(p.members[at]) {
 			a.pinned = p.members[at]
 			if a.pinned.cache.Keeps(f.At) {
 				a.elsewhere = f.Elsewhere
 			}
-			best := p.least(tokensCost, a, now, uncrowded)
+			best := p.least(tokensCost, c)
 			if tokensCost(a.pinned, a, now)-tokensCost(best, a, now) <= margin(f.Level, a) {
 				return a.pinned, routes[f.Level]
 			}
 		}
 	}
+	c.uncrowded = r.cost != nil && r.byCache
 	if r.cost == nil {
-		return p.inTurn(now, usable), string(r.name)
+		return p.inTurn(c), string(r.name)
 	}
-	if r.byCache {
-		usable = uncrowded
-	}
-	return p.least(r.cost, a, now, usable), string(r.name)
+	return p.least(r.cost, c), string(r.name)
 }
 
 // fromTurn calls f for every backend, beginning behind the one taken last.
@@ -225,28 +253,28 @@ func (p *Pool) fromTurn(f func(*member)) {
 	}
 }
 
-func (p *Pool) least(cost func(*member, *Ask, time.Time) float64, a *Ask, now time.Time, usable func(*member) bool) *member {
+func (p *Pool) least(cost func(*member, *Ask, time.Time) float64, c *choice) *member {
 	var best *member
 	var least float64
 	p.fromTurn(func(m *member) {
-		if !usable(m) {
+		if !c.usable(m) {
 			return
 		}
-		if c := cost(m, a, now); best == nil || c < least {
-			best, least = m, c
+		if cost := cost(m, c.ask, c.now); best == nil || cost < least {
+			best, least = m, cost
 		}
 	})
 	return best
 }
 
 // inTurn takes the next backend. One that is busy passes on its turn until it has saved up a whole one.
-func (p *Pool) inTurn(now time.Time, usable func(*member) bool) *member {
+func (p *Pool) inTurn(c *choice) *member {
 	var next, fallback *member
 	p.fromTurn(func(m *member) {
-		if next != nil || !usable(m) {
+		if next != nil || !c.usable(m) {
 			return
 		}
-		if !m.breaker.busy(now) {
+		if !m.breaker.busy(c.now) {
 			m.credit = 0
 			next = m
 			return
@@ -262,9 +290,9 @@ func (p *Pool) inTurn(now time.Time, usable func(*member) bool) *member {
 	return cmp.Or(next, fallback)
 }
 
-func (p *Pool) lease(m *member, route string, a *Ask, now time.Time) *Lease {
+func (p *Pool) lease(l *Lease, m *member, route string, a *Ask, now time.Time) {
 	matched, _ := m.cache.Match(a.Prompt.Chain)
-	l := &Lease{
+	*l = Lease{
 		Backend: m.Backend, Route: route, pool: p, m: m, prompt: a.Prompt, takenAt: now, stream: a.Stream,
 		tokens: m.uncached(a), matched: matched, trial: m.breaker.take(now),
 	}
@@ -278,8 +306,26 @@ func (p *Pool) lease(m *member, route string, a *Ask, now time.Time) *Lease {
 		l.due = now.Add(time.Duration(float64(l.ahead) / r * float64(time.Second)))
 		m.whole = append(m.whole, l)
 	}
-	return l
 }
+
+// Routes is Route as the values of a header, which are not changed.
+func (l *Lease) Routes() []string {
+	if values, ok := routeValues[l.Route]; ok {
+		return values
+	}
+	return []string{l.Route}
+}
+
+var routeValues = func() map[string][]string {
+	values := map[string][]string{"trial": {"trial"}}
+	for _, route := range routes {
+		values[route] = []string{route}
+	}
+	for _, r := range rules {
+		values[string(r.name)] = []string{string(r.name)}
+	}
+	return values
+}()
 
 // settle takes prompts as worked off whose time has come, where no first byte tells.
 func (m *member) settle(now time.Time) {

@@ -131,28 +131,29 @@ const (
 	crowdFloor  = 16
 )
 
-// uncrowded narrows the choice to backends that do not have far more requests than the others, by their mean and
-// spread: the guard against one hot session or prefix, whose answers cost no prompt tokens.
-func (p *Pool) uncrowded(usable func(*member) bool) func(*member) bool {
-	n, sum, squares := 0.0, 0.0, 0.0
+// crowd is how many requests the usable backends have: their number, sum and sum of squares.
+type crowd struct{ n, sum, squares float64 }
+
+func (p *Pool) crowd(c *choice) (all crowd) {
 	for _, m := range p.members {
-		if usable(m) {
+		if c.usable(m) {
 			r := float64(m.running())
-			n, sum, squares = n+1, sum+r, squares+r*r
+			all = crowd{all.n + 1, all.sum + r, all.squares + r*r}
 		}
 	}
-	if n < 2 {
-		return usable
+	return all
+}
+
+// has reports whether a backend has far more requests than the others, by their mean and spread: the guard against one
+// hot session or prefix, whose answers cost no prompt tokens.
+func (c *crowd) has(m *member) bool {
+	if c.n < 2 {
+		return false
 	}
-	return func(m *member) bool {
-		if !usable(m) {
-			return false
-		}
-		r := float64(m.running())
-		mean := (sum - r) / (n - 1) // of the others
-		// Requests come at random, so that a spread below the root of the mean is chance; one above the mean comes from
-		// a second crowded backend, which must not excuse the first.
-		sigma := math.Sqrt(max((squares-r*r)/(n-1)-mean*mean, mean))
-		return r < mean+min(crowdSigmas*sigma, mean)+crowdFloor
-	}
+	r := float64(m.running())
+	mean := (c.sum - r) / (c.n - 1) // of the others
+	// Requests come at random, so that a spread below the root of the mean is chance; one above the mean comes from a
+	// second crowded backend, which must not excuse the first.
+	sigma := math.Sqrt(max((c.squares-r*r)/(c.n-1)-mean*mean, mean))
+	return r >= mean+min(crowdSigmas*sigma, mean)+crowdFloor
 }

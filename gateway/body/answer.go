@@ -243,7 +243,7 @@ func (w *walk) skip(i int) int {
 			a.escape = false
 			i++
 		case a.inText:
-			if i = plain(b, i); i == len(b) {
+			if i, _ = plain(b, i); i == len(b) {
 				return i
 			}
 			a.escape = b[i] == '\\'

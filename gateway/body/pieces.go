@@ -3,7 +3,6 @@ package body
 import (
 	"encoding/json"
 	"io"
-	"slices"
 )
 
 // Pieces are a body in parts that follow each other. They are not changed, so that it can be sent again.
@@ -60,9 +59,8 @@ type edit struct {
 	with []byte
 }
 
-func apply(raw []byte, edits ...edit) Pieces {
-	slices.SortFunc(edits, func(a, b edit) int { return a.at.Start - b.at.Start })
-	out := make(Pieces, 0, 2*len(edits)+1)
+// apply adds the parts of what the edits, in their order, make of a body.
+func apply(out Pieces, raw []byte, edits ...edit) Pieces {
 	from := 0
 	for _, e := range edits {
 		out = append(out, raw[from:e.at.Start], e.with)

@@ -3,6 +3,7 @@ package body
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"strconv"
 	"unicode/utf8"
 )
@@ -26,6 +27,10 @@ type Request struct {
 
 	modelAt   Span
 	optionsAt Span // value of stream_options
+	max       int64
+	longest   int64
+	room      [5][]byte
+	reader    piecesReader
 	includeAt Span // value of include_usage in it
 	open      int  // place after the first bracket
 }
@@ -38,17 +43,32 @@ var prompts = map[string]bool{
 
 // Read takes what routing needs out of a body of JSON. Errors wrap ErrBad.
 func Read(raw []byte) (*Request, error) {
-	switch {
-	case bytes.HasPrefix(raw, []byte("\xef\xbb\xbf")):
-		return nil, fmt.Errorf("%w: it begins with a byte order mark: send UTF-8 without one", ErrBad)
-	case !utf8.Valid(raw):
-		return nil, fmt.Errorf("%w: it is not UTF-8", ErrBad)
+	r := &Request{}
+	if err := r.Read(raw); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Read does what the function Read does, in memory that is there.
+func (r *Request) Read(raw []byte) error {
+	*r = Request{Raw: raw}
+	if bytes.HasPrefix(raw, []byte("\xef\xbb\xbf")) {
+		return fmt.Errorf("%w: it begins with a byte order mark: send UTF-8 without one", ErrBad)
 	}
 	s := scanner{b: raw}
-	r := &Request{Raw: raw}
+	err := r.read(&s)
+	// Bytes beyond ASCII can only be in strings, which were looked at, or where nothing may be.
+	if (err != nil || s.beyond) && !utf8.Valid(raw) {
+		return fmt.Errorf("%w: it is not UTF-8", ErrBad)
+	}
+	return err
+}
+
+func (r *Request) read(s *scanner) error {
 	start := s.blank(0)
 	if s.at(start) != '{' {
-		return nil, fmt.Errorf("%w: it is not a JSON object", ErrBad)
+		return fmt.Errorf("%w: it is not a JSON object", ErrBad)
 	}
 	r.open = start + 1
 	seen := names{}
@@ -56,18 +76,18 @@ func Read(raw []byte) (*Request, error) {
 		if !seen.add(name) {
 			return at, fmt.Errorf("%w: the field %q is there twice", ErrBad, name)
 		}
-		return r.field(&s, name, at)
+		return r.field(s, name, at)
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if rest := s.blank(end); rest < len(raw) {
-		return nil, s.bad(rest, "something after the end of the object")
+	if rest := s.blank(end); rest < len(s.b) {
+		return s.bad(rest, "something after the end of the object")
 	}
 	if r.Model == "" {
-		return nil, fmt.Errorf("%w: you must provide a model parameter", ErrBad)
+		return fmt.Errorf("%w: you must provide a model parameter", ErrBad)
 	}
-	return r, nil
+	return nil
 }
 
 // field reads one field at the top. Names are taken letter by letter, as engines take them: with "Stream" read as
@@ -84,8 +104,9 @@ func (r *Request) field(s *scanner, name []byte, at int) (end int, err error) {
 		end, err = r.options(s, at)
 	case "max_tokens", "max_completion_tokens", "max_output_tokens":
 		end, err = s.value(at)
-		if n, bad := strconv.ParseInt(string(s.b[at:end]), 10, 64); err == nil && bad == nil && (r.MaxTokens == nil || n > *r.MaxTokens) {
-			r.MaxTokens = &n
+		if n, bad := strconv.ParseInt(string(s.b[at:end]), 10, 64); err == nil && bad == nil && (r.MaxTokens == nil || n > r.max) {
+			r.max = n
+			r.MaxTokens = &r.max
 		}
 	case "n", "best_of":
 		end, err = s.value(at)
@@ -107,8 +128,8 @@ func (r *Request) Longest() *int64 {
 		return nil
 	}
 	const most = 1 << 30
-	n := min(max(0, *r.MaxTokens), most) * min(max(1, r.Choices), most)
-	return &n
+	r.longest = min(max(0, r.max), most) * min(max(1, r.Choices), most)
+	return &r.longest
 }
 
 // options reads stream_options.
@@ -189,8 +210,9 @@ func kind(first byte) string {
 
 // names are the names of an object's fields. Few are compared one by one.
 type names struct {
-	few  [][]byte
-	room [16][]byte // of the first few
+	few  [16][]byte
+	n    int      // of them
+	more [][]byte // beyond those
 	many map[string]bool
 }
 
@@ -203,18 +225,24 @@ func (n *names) add(name []byte) bool {
 		n.many[string(name)] = true
 		return true
 	}
-	for _, have := range n.few {
+	for _, have := range n.few[:n.n] {
 		if bytes.Equal(have, name) {
 			return false
 		}
 	}
-	if n.few == nil {
-		n.few = n.room[:0]
+	for _, have := range n.more {
+		if bytes.Equal(have, name) {
+			return false
+		}
 	}
-	n.few = append(n.few, name)
-	if len(n.few) > 64 {
+	if n.n < len(n.few) {
+		n.few[n.n] = name
+		n.n++
+		return true
+	}
+	if n.more = append(n.more, name); len(n.more) > 48 {
 		n.many = map[string]bool{}
-		for _, have := range n.few {
+		for _, have := range append(n.more, n.few[:]...) {
 			n.many[string(have)] = true
 		}
 	}
@@ -223,15 +251,30 @@ func (n *names) add(name []byte) bool {
 
 // Sent is the body as it goes to an engine: the model's name replaced unless it is empty or the one that was asked,
 // and usage asked of a stream when askUsage is set. All other bytes are those of the client.
-func (r *Request) Sent(model string, askUsage bool) Pieces {
-	var edits []edit
+func (r *Request) Sent(model string, askUsage bool) Pieces { return r.sent(nil, model, askUsage) }
+
+// Reader reads what Sent gives, and tells its length. A reader that was given before must not be used any more.
+func (r *Request) Reader(model string, askUsage bool) (io.Reader, int64) {
+	p := r.sent(r.room[:0], model, askUsage)
+	r.reader = piecesReader{rest: p}
+	return &r.reader, int64(p.Len())
+}
+
+func (r *Request) sent(to Pieces, model string, askUsage bool) Pieces {
+	var edits [2]edit
+	n := 0
 	if model != "" && model != r.Model {
-		edits = append(edits, edit{r.modelAt, quote(model)})
+		edits[n] = edit{r.modelAt, quote(model)}
+		n++
 	}
 	if askUsage && r.Stream && !r.WantUsage {
-		edits = append(edits, r.askUsage())
+		edits[n] = r.askUsage()
+		n++
 	}
-	return apply(r.Raw, edits...)
+	if n == 2 && edits[1].at.Start < edits[0].at.Start {
+		edits[0], edits[1] = edits[1], edits[0]
+	}
+	return apply(to, r.Raw, edits[:n]...)
 }
 
 func (r *Request) askUsage() edit {

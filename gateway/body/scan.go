@@ -29,8 +29,9 @@ type scanner struct {
 	stack [MaxDepth]byte // '{' or '[' of what is open
 	depth int
 
-	text    int // bytes of texts, as far as they look like words
-	numbers int // numbers that stand for themselves
+	text    int  // bytes of texts, as far as they look like words
+	numbers int  // numbers that stand for themselves
+	beyond  bool // some string has bytes beyond ASCII
 }
 
 func (s *scanner) bad(at int, what string) error {
@@ -67,31 +68,44 @@ func marked(w uint64) uint64 {
 }
 
 // plain gives the place of the next byte that means something inside of a string: a quote, a backslash, or a control
-// character. It looks at 32 bytes at a time, then at eight.
-func plain(b []byte, i int) int {
+// character. Beyond tells whether there are bytes beyond ASCII before it, or soon after it. It looks at 32 bytes at a
+// time, then at eight.
+func plain(b []byte, i int) (at int, beyond bool) {
+	seen := uint64(0)
 	for ; i+32 <= len(b); i += 32 {
 		s := b[i : i+32 : i+32]
-		if marked(binary.LittleEndian.Uint64(s))|marked(binary.LittleEndian.Uint64(s[8:]))|
-			marked(binary.LittleEndian.Uint64(s[16:]))|marked(binary.LittleEndian.Uint64(s[24:])) != 0 {
+		one, two, three, four := binary.LittleEndian.Uint64(s), binary.LittleEndian.Uint64(s[8:]), binary.LittleEndian.Uint64(s[16:]), binary.LittleEndian.Uint64(s[24:])
+		if marked(one)|marked(two)|marked(three)|marked(four) != 0 {
 			break
 		}
+		seen |= one | two | three | four
 	}
 	for ; i+8 <= len(b); i += 8 {
-		if marks := marked(binary.LittleEndian.Uint64(b[i:])); marks != 0 {
-			return i + bits.TrailingZeros64(marks)/8
+		w := binary.LittleEndian.Uint64(b[i:])
+		seen |= w
+		if marks := marked(w); marks != 0 {
+			return i + bits.TrailingZeros64(marks)/8, seen&high != 0
 		}
 	}
 	for ; i < len(b); i++ {
 		if b[i] == '"' || b[i] == '\\' || b[i] < 0x20 {
 			break
 		}
+		seen |= uint64(b[i])
 	}
-	return i
+	return i, seen&high != 0
+}
+
+// plain is that of its text.
+func (s *scanner) plain(i int) int {
+	at, beyond := plain(s.b, i)
+	s.beyond = s.beyond || beyond
+	return at
 }
 
 // str reads a string whose opening quote is at i.
 func (s *scanner) str(i int) (end int, escaped bool, err error) {
-	for i = plain(s.b, i+1); ; i = plain(s.b, i) {
+	for i = s.plain(i + 1); ; i = s.plain(i) {
 		switch {
 		case i >= len(s.b):
 			return i, escaped, s.bad(i, "")

@@ -4,16 +4,18 @@ import (
 	"io"
 	"math/bits"
 	"sync"
+	"unsafe"
 )
 
-// Bodies from shortest to longest are kept in memory that is used again: those of agents are long, and there are many.
+// Bodies up to longest are kept in memory that is used again, shortest at least: those of agents are long, and there are
+// many.
 const (
-	shortest = 32 << 10
+	shortest = 512
 	longest  = 4 << 20
 	atOnce   = 1 << 20 // of memory for a length that is only said
 )
 
-// kept is memory of so many powers of two of bytes.
+// kept is memory of so many powers of two of bytes, each by its first byte.
 var kept [32]sync.Pool
 
 // Take reads a whole body of at most limit bytes, ErrTooLarge where it is longer. Length is what was said of it, below
@@ -49,19 +51,18 @@ func Take(r io.Reader, length, limit int64) ([]byte, error) {
 
 // Free gives memory of Take back. Nothing may read it any more.
 func Free(raw []byte) {
-	if cap(raw) >= shortest && cap(raw) <= longest && cap(raw)&(cap(raw)-1) == 0 {
-		again := raw[:0]
-		kept[bits.Len(uint(cap(raw)))].Put(&again)
+	if size := cap(raw); size >= shortest && size <= longest && size&(size-1) == 0 {
+		kept[bits.Len(uint(size))].Put(unsafe.SliceData(raw[:size])) // a slice would cost memory to keep
 	}
 }
 
 func memory(size int) []byte {
-	if size < shortest || size > longest {
+	if size > longest {
 		return make([]byte, 0, size)
 	}
-	power := bits.Len(uint(size - 1))
-	if have, ok := kept[power+1].Get().(*[]byte); ok {
-		return *have
+	power := bits.Len(uint(max(size, shortest) - 1))
+	if have, ok := kept[power+1].Get().(*byte); ok {
+		return unsafe.Slice(have, 1<<power)[:0]
 	}
 	return make([]byte, 0, 1<<power)
 }

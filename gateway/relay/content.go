@@ -14,20 +14,19 @@ type Content interface {
 	Err() error
 }
 
-// JSON is a body that is there as a whole, sent with the model's name replaced unless served is empty.
-func JSON(r *body.Request, served string) Content { return jsonContent{r, served} }
-
-type jsonContent struct {
-	r      *body.Request
-	served string
+// JSON is a body that is there as a whole, sent with the model's name replaced unless Served is empty.
+type JSON struct {
+	Request *body.Request
+	Served  string
 }
 
-func (c jsonContent) Reader(askUsage bool) (io.Reader, int64) {
-	sent := c.r.Sent(c.served, askUsage)
-	return sent.Reader(), int64(sent.Len())
-}
+var _ Content = (*JSON)(nil)
 
-func (c jsonContent) Err() error { return nil }
+// Reader implements Content.
+func (c *JSON) Reader(askUsage bool) (io.Reader, int64) { return c.Request.Reader(c.Served, askUsage) }
+
+// Err implements Content: what is there as a whole was read before.
+func (c *JSON) Err() error { return nil }
 
 // Form is a form that still comes in. length is what the client said of it, or below 0.
 func Form(u *body.Upload, served string, length int64) Content {

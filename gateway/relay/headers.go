@@ -41,9 +41,8 @@ func named(h http.Header) []string {
 	return names
 }
 
-// fieldsOf are the headers of a request as they go on to a backend.
-func fieldsOf(in http.Header, via string) []upstream.Field {
-	fields := make([]upstream.Field, 0, len(in)+2)
+// appendFields adds the headers of a request as they go on to a backend.
+func appendFields(fields []upstream.Field, in http.Header, via string) []upstream.Field {
 	dropped := named(in)
 	for name, values := range in {
 		if isHopByHop(name) || isSecret(name) || name == "Content-Length" || name == "Accept-Encoding" || slices.Contains(dropped, name) {

@@ -76,9 +76,13 @@ type Call struct {
 	Pool    *balance.Pool
 	Ask     balance.Ask
 	Rules   Rules
-	// HalfClosed calls its argument when the client will send nothing more, which says that it left or that it only
-	// waits; nil where that cannot be told.
-	HalfClosed func(func())
+	Client  Client // nil where it cannot be told how it does
+}
+
+// Client is who waits for the answer.
+type Client interface {
+	// HalfClosed knocks when the client will send nothing more, which says that it left or that it only waits.
+	HalfClosed(k interface{ Knock() })
 }
 
 // Outcome is what happened to one request.
@@ -124,8 +128,10 @@ type Sender interface {
 type Relay struct {
 	to        Sender
 	via       string
-	budgets   sync.Map // of *budget, by service
 	noOptions sync.Map // ids of backends that refuse stream_options
+
+	mu      sync.RWMutex
+	budgets map[string]*budget // by service
 }
 
 // New makes a relay with connections of its own; its name tells it from others, so that a request that comes back to it
@@ -137,7 +143,7 @@ func NewWith(name string, to Sender) *Relay {
 	if to == nil {
 		to = upstream.New()
 	}
-	return &Relay{to: to, via: "1.1 heteroflow-" + name}
+	return &Relay{to: to, via: "1.1 heteroflow-" + name, budgets: map[string]*budget{}}
 }
 
 // Looped reports whether the request has been here before, or at so many gateways that it goes in circles.
@@ -186,12 +192,12 @@ var (
 
 // Exchange answers the client by a backend of the pool. It always writes a response unless the client has left.
 func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, call *Call) Outcome {
-	x := &exchange{relay: r, w: w, flusher: http.NewResponseController(w), in: in, call: *call, began: time.Now()}
+	x := &exchange{relay: r, w: w, flusher: *http.NewResponseController(w), in: in, call: *call, began: time.Now()}
+	x.out.Tried = x.tried[:0]
 	c := &x.call
 	c.Rules = c.Rules.withDefaults()
-	x.asked = []byte(`"model":"` + c.Model + `"`)
-	if c.HalfClosed != nil && in.ProtoAtLeast(1, 1) {
-		c.HalfClosed(x.knock)
+	if c.Client != nil && in.ProtoAtLeast(1, 1) {
+		c.Client.HalfClosed(x)
 	}
 	defer x.close()
 	allowed := r.budget(c.Service)
@@ -202,8 +208,8 @@ func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, call *Call) Ou
 		if last != nil && !allowed.take(time.Now()) {
 			break
 		}
-		lease := c.Pool.Take(c.Ask)
-		if lease == nil {
+		lease := &x.lease
+		if !c.Pool.TakeInto(lease, &c.Ask) {
 			break
 		}
 		x.out.Backend = lease.ID
@@ -225,11 +231,18 @@ func (r *Relay) Exchange(w http.ResponseWriter, in *http.Request, call *Call) Ou
 
 // budget is that of a service.
 func (r *Relay) budget(service string) *budget {
-	stored, ok := r.budgets.Load(service)
-	if !ok {
-		stored, _ = r.budgets.LoadOrStore(service, &budget{})
+	r.mu.RLock()
+	b := r.budgets[service]
+	r.mu.RUnlock()
+	if b != nil {
+		return b
 	}
-	return stored.(*budget) //nolint:forcetypeassert // nothing else is stored there
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.budgets[service] == nil {
+		r.budgets[service] = &budget{}
+	}
+	return r.budgets[service]
 }
 
 // RouteHeader tells the client why a backend was chosen: balance.Lease's Route.
@@ -239,15 +252,15 @@ func (x *exchange) tellRoute(lease *balance.Lease) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.headersSent {
-		x.w.Header()[RouteHeader] = []string{lease.Route}
+		x.w.Header()[RouteHeader] = lease.Routes()
 	}
 }
 
 // take asks one backend. Again says that another may be asked.
 func (x *exchange) take(lease *balance.Lease) (failure *errBackend, again bool) {
-	x.lease, x.status = lease, 0
-	err := x.ask()
-	isRetry := errors.As(err, &failure)
+	x.status = 0
+	failure = failureOf(x.ask())
+	isRetry := failure != nil
 	gone := x.in.Context().Err() != nil
 	broken := x.call.Content.Err()
 	try := Try{Backend: lease.ID, Status: x.status}
@@ -279,18 +292,33 @@ func (x *exchange) take(lease *balance.Lease) (failure *errBackend, again bool) 
 	return failure, isRetry
 }
 
-// exchange is one request on its way.
+// failureOf is the failure of a backend that an error is; nil where it is none.
+func failureOf(err error) *errBackend {
+	if err == nil {
+		return nil
+	}
+	var failure *errBackend
+	if !errors.As(err, &failure) {
+		return nil
+	}
+	return failure
+}
+
+// exchange is one request on its way, with room for what most requests need.
 type exchange struct {
 	relay   *Relay
 	w       http.ResponseWriter
-	flusher *http.ResponseController
+	flusher http.ResponseController
 	in      *http.Request
 	call    Call
-	asked   []byte // the model's name as an engine that knows it by that name writes it
-	lease   *balance.Lease
-	status  int // of the backend's answer
+	lease   balance.Lease
+	request upstream.Request
+	sends   int
+	resp    *upstream.Response // the last one
+	status  int                // of the backend's answer
 	began   time.Time
 	out     Outcome
+	tried   [2]Try
 	events  int // passed on
 	told    int // chunks when the engine last told usage
 
@@ -311,14 +339,17 @@ func (x *exchange) close() {
 	if x.tick != nil {
 		x.tick.Stop()
 	}
+	if x.resp != nil {
+		x.resp.Recycle()
+	}
 	if !x.bounded.IsZero() {
 		x.flusher.SetWriteDeadline(time.Time{}) //nolint:errcheck // a connection that was cut needs none
 	}
 }
 
-// knock finds out whether a client that will send nothing more still listens: what is written to one that left comes
+// Knock finds out whether a client that will send nothing more still listens: what is written to one that left comes
 // back as an error. Before the answer begins that is an interim response, in a silent stream a comment.
-func (x *exchange) knock() {
+func (x *exchange) Knock() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	switch {
@@ -419,13 +450,13 @@ func (x *exchange) cut() {
 // the request, cost one further attempt there.
 func (x *exchange) ask() error {
 	askUsage := x.call.Stream && !x.call.WantUsage && x.call.Operation.AskUsage
-	if _, refused := x.relay.noOptions.Load(x.lease.ID); refused {
-		askUsage = false
+	if askUsage {
+		_, refused := x.relay.noOptions.Load(x.lease.ID)
+		askUsage = !refused
 	}
 	for attempt := 0; ; attempt++ {
 		err := x.try(askUsage)
-		var failure *errBackend
-		if attempt > 0 || !errors.As(err, &failure) || x.in.Context().Err() != nil {
+		if attempt > 0 || failureOf(err) == nil || x.in.Context().Err() != nil {
 			return err
 		}
 		switch {
@@ -447,14 +478,11 @@ func (x *exchange) try(askUsage bool) error {
 	if c.Stream {
 		wait = c.Rules.Headers
 	}
-	content, length := c.Content.Reader(askUsage)
-	resp, err := x.relay.to.Send(x.in.Context(), &upstream.Request{
-		Method: x.in.Method, Addr: x.lease.Addr, Target: x.in.URL.RequestURI(), Header: fieldsOf(x.in.Header, x.relay.via),
-		Body: content, Length: length, Wait: wait,
-	})
+	resp, err := x.send(askUsage, wait)
 	if err != nil {
 		return &errBackend{err: fmt.Errorf("ask %s: %w", x.lease.Addr, late(err, errSilent))}
 	}
+	x.resp = resp
 	defer resp.Body.Close() // closing the connection is what stops the engine
 	x.status = resp.Status
 	switch resp.Status {
@@ -474,6 +502,25 @@ func (x *exchange) try(askUsage bool) error {
 	}
 	return x.whole(resp)
 }
+
+// send sends the request to the backend that was taken.
+func (x *exchange) send(askUsage bool, wait time.Duration) (*upstream.Response, error) {
+	r := &x.request
+	if x.sends++; x.sends > 1 {
+		r = &upstream.Request{} // whoever sends may still read the one before
+	}
+	fields := fieldLists.Get().(*[]upstream.Field) //nolint:forcetypeassert // nothing else is put there
+	*fields = appendFields((*fields)[:0], x.in.Header, x.relay.via)
+	defer func() {
+		clear(*fields)
+		fieldLists.Put(fields)
+	}()
+	*r = upstream.Request{Method: x.in.Method, Addr: x.lease.Addr, Target: x.in.URL.RequestURI(), Header: *fields, Wait: wait}
+	r.Body, r.Length = x.call.Content.Reader(askUsage)
+	return x.relay.to.Send(x.in.Context(), r)
+}
+
+var fieldLists = sync.Pool{New: func() any { return new([]upstream.Field) }}
 
 // read is a body that has been read.
 type read struct{ *bytes.Reader }
@@ -511,10 +558,12 @@ func late(err, what error) error {
 	return err
 }
 
+// none are no tokens. It is never changed.
+var none = new(int64)
+
 // settle completes the usage: with what is known without being told, then with estimates.
 func (x *exchange) settle() {
-	o, op := &x.out, x.call.Operation
-	none := new(int64)
+	o, op := &x.out, &x.call.Operation
 	began := x.status == http.StatusOK && (o.FirstByte > 0 || o.End == store.EndClientGone)
 	switch {
 	case len(o.Tried) == 0, op.Free, // no model ran
@@ -528,8 +577,7 @@ func (x *exchange) settle() {
 		n := int64(x.call.PromptTokens)
 		o.Usage.PromptTokens, o.Estimated = &n, true
 	}
-	n := int64(o.Chunks)
-	if known := o.Usage.CompletionTokens; op.Token != "" && (known == nil && (x.streaming != nil || o.End == store.EndClientGone) || known != nil && o.End != store.EndDone && x.told < o.Chunks && *known < n) {
-		o.Usage.CompletionTokens, o.Estimated = &n, true
+	if known := o.Usage.CompletionTokens; op.Token != "" && (known == nil && (x.streaming != nil || o.End == store.EndClientGone) || known != nil && o.End != store.EndDone && x.told < o.Chunks && *known < int64(o.Chunks)) {
+		o.Usage.CompletionTokens, o.Estimated = new(int64(o.Chunks)), true
 	}
 }

@@ -53,7 +53,7 @@ func front(t *testing.T, backends ...http.HandlerFunc) *gateway {
 			t.Errorf("no operation at %s", in.URL.Path)
 		}
 		g.outcomes <- r.Exchange(w, in, &Call{
-			Operation: operation, Content: JSON(req, g.served), Model: req.Model, Stream: req.Stream, WantUsage: req.WantUsage,
+			Operation: operation, Content: &JSON{req, g.served}, Model: req.Model, Stream: req.Stream, WantUsage: req.WantUsage,
 			PromptTokens: req.PromptTokens, Pool: g.pool, Ask: balance.Ask{Policy: balance.RoundRobin}, Rules: g.rules,
 		})
 	}))

@@ -30,7 +30,7 @@ func (x *exchange) stream(resp *upstream.Response) error {
 	}
 	x.mu.Unlock()
 
-	s := sse{call: &x.call, asked: x.asked, answer: body.Answer{Usage: x.out.Usage}}
+	s := sse{call: &x.call, asked: []byte(`"model":"` + x.call.Model + `"`), answer: body.Answer{Usage: x.out.Usage}}
 	var rest []byte // of an event that is not whole yet
 	for {
 		b, err := resp.Body.Next()

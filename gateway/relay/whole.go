@@ -44,6 +44,7 @@ func (x *exchange) whole(resp *upstream.Response) error {
 	x.mu.Lock()
 	answerHeaders(x.w.Header(), resp.Header)
 	switch {
+	case err == io.EOF && int64(len(first)) == resp.Length: // as the engine said
 	case err == io.EOF && x.in.Method != http.MethodHead:
 		x.w.Header()["Content-Length"] = []string{strconv.Itoa(len(first))}
 	case isJSON:

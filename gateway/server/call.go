@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/heteroflow/heteroflow/gateway/balance"
@@ -20,18 +21,16 @@ import (
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
-// serveOperation answers one of the operations that every engine may have.
-func (h *handler) serveOperation(operation relay.Operation) func(http.ResponseWriter, *http.Request, auth.Identity) {
-	return func(w http.ResponseWriter, r *http.Request, who auth.Identity) {
-		c := h.newCall(w, r, who, operation)
-		defer c.record()
-		defer connOf(r).answer()()
-		if operation.Form {
-			c.serveForm()
-			return
-		}
-		c.serveJSON(func(route.Target) bool { return true })
+// serveOperation answers one of the operations that every engine may have. row is the id of its row of usage.
+func (h *handler) serveOperation(w http.ResponseWriter, r *http.Request, who auth.Identity, operation relay.Operation, row string) {
+	c := h.newCall(w, r, who, operation, row)
+	defer c.end()
+	defer connOf(r).answer()()
+	if operation.Form {
+		c.serveForm()
+		return
 	}
+	c.serveJSON()
 }
 
 // servePath answers a path of an engine's own, for models whose owner opened it.
@@ -40,11 +39,12 @@ func (h *handler) servePath(w http.ResponseWriter, r *http.Request, who auth.Ide
 		unknownURL(w, r)
 		return
 	}
-	c := h.newCall(w, r, who, relay.Unknown(r.URL.Path))
+	c := h.newCall(w, r, who, relay.Unknown(r.URL.Path), newRequestID()[len(requestPrefix):])
 	c.asks.Answers = true // it may be anything
-	defer c.record()
+	c.path = r.URL.Path
+	defer c.end()
 	defer connOf(r).answer()()
-	c.serveJSON(func(t route.Target) bool { return slices.Contains(t.Paths, r.URL.Path) })
+	c.serveJSON()
 }
 
 // call is one request to an engine, from the key's check to its row of usage.
@@ -54,17 +54,38 @@ type call struct {
 	r         *http.Request
 	who       auth.Identity
 	operation relay.Operation
+	path      string // of an engine's own, which its model's owner must have opened; empty for an operation
 	row       store.Usage
 	asks      limit.Ask
 	known     bool // the model is one of the table
+
+	req    body.Request // unless there is an upload
+	json   relay.JSON
+	upload *body.Upload
+	prompt session.Prompt
 }
 
-func (h *handler) newCall(w http.ResponseWriter, r *http.Request, who auth.Identity, operation relay.Operation) *call {
-	none := new(int64)
-	return &call{h: h, w: w, r: r, who: who, operation: operation, row: store.Usage{
-		ID: store.NewID(), Tenant: who.Tenant, KeyID: who.KeyID, Operation: operation.Name, End: store.EndRefused,
+// calls are memory that is used again: nothing of a call is kept once it has ended.
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+// none are no tokens. It is never changed.
+var none = new(int64)
+
+func (h *handler) newCall(w http.ResponseWriter, r *http.Request, who auth.Identity, operation relay.Operation, row string) *call {
+	c := calls.Get().(*call) //nolint:forcetypeassert // nothing else is put there
+	c.h, c.w, c.r, c.who, c.operation = h, w, r, who, operation
+	c.row = store.Usage{
+		ID: row, Tenant: who.Tenant, KeyID: who.KeyID, Operation: operation.Name, End: store.EndRefused,
 		StartedAt: time.Now().UTC(), PromptTokens: none, CompletionTokens: none, // until an engine is asked
-	}}
+	}
+	return c
+}
+
+// end records the call and gives up its memory.
+func (c *call) end() {
+	c.record()
+	*c = call{}
+	calls.Put(c)
 }
 
 // refuse answers with an error before any backend was touched.
@@ -93,7 +114,7 @@ func (c *call) refuseBody(err error) {
 }
 
 // serveJSON answers a call whose body is an object.
-func (c *call) serveJSON(open func(route.Target) bool) {
+func (c *call) serveJSON() {
 	if coding := c.r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
 		c.refuse(http.StatusUnsupportedMediaType, "content_encoding", fmt.Sprintf("A body with Content-Encoding %q is not read: send it as it is.", coding))
 		return
@@ -104,8 +125,8 @@ func (c *call) serveJSON(open func(route.Target) bool) {
 		return
 	}
 	defer body.Free(raw)
-	req, err := body.Read(raw)
-	if err != nil {
+	req := &c.req
+	if err := req.Read(raw); err != nil {
 		c.refuseBody(err)
 		return
 	}
@@ -113,22 +134,43 @@ func (c *call) serveJSON(open func(route.Target) bool) {
 	if !ok {
 		return
 	}
-	if !open(target) {
+	if c.path != "" && !slices.Contains(target.Paths, c.path) {
 		unknownURL(c.w, c.r)
 		c.row.Status = http.StatusNotFound
 		return
 	}
 	c.row.Stream = req.Stream
 	c.asks.Prompt, c.asks.Max = int64(req.PromptTokens), req.Longest()
-	prompt := session.Read(raw, session.Scope{
+	c.prompt = session.Read(raw, session.Scope{
 		Tenant: c.who.Tenant, Model: req.Model, Header: c.r.Header.Get("X-Session-Id"), Single: c.operation.Token == "",
 	})
-	c.exchange(target, int64(len(raw)), func(t route.Target) relay.Call {
-		return relay.Call{
-			Content: relay.JSON(req, t.Served), Model: req.Model, Stream: req.Stream, WantUsage: req.WantUsage, PromptTokens: req.PromptTokens,
-			Ask: balance.Ask{Prompt: prompt},
-		}
-	})
+	c.exchange(target, int64(len(raw)))
+}
+
+// sent is the call as it is sent to the target.
+func (c *call) sent(t route.Target) relay.Call {
+	call := relay.Call{
+		Operation: c.operation, Model: c.row.Model, Stream: c.row.Stream, Service: t.Service, Pool: t.Pool, Rules: c.h.rulesOf(t), Client: c.client(),
+		Ask: balance.Ask{Policy: t.Policy, Prompt: c.prompt},
+	}
+	if c.upload != nil {
+		call.Content = relay.Form(c.upload, t.Served, c.r.ContentLength)
+		return call
+	}
+	c.json = relay.JSON{Request: &c.req, Served: t.Served}
+	call.Content, call.WantUsage, call.PromptTokens = &c.json, c.req.WantUsage, c.req.PromptTokens
+	return call
+}
+
+// client tells how the client does; nil where that cannot be told.
+func (c *call) client() relay.Client {
+	if w, ok := c.w.(relay.Client); ok {
+		return w
+	}
+	if conn := connOf(c.r); conn != nil {
+		return conn
+	}
+	return nil
 }
 
 // serveForm answers a call whose body is a form with files.
@@ -156,10 +198,9 @@ func (c *call) serveForm() {
 	if !ok {
 		return
 	}
-	prompt := session.Read(nil, session.Scope{Tenant: c.who.Tenant, Model: model, Header: c.r.Header.Get("X-Session-Id"), Single: true})
-	c.exchange(target, formKept, func(t route.Target) relay.Call {
-		return relay.Call{Content: relay.Form(upload, t.Served, c.r.ContentLength), Model: model, Ask: balance.Ask{Prompt: prompt}}
-	})
+	c.upload = upload
+	c.prompt = session.Read(nil, session.Scope{Tenant: c.who.Tenant, Model: model, Header: c.r.Header.Get("X-Session-Id"), Single: true})
+	c.exchange(target, formKept)
 }
 
 // formKept is how much of a form is in memory, at most, in bytes.
@@ -179,9 +220,8 @@ func (c *call) target(model string) (route.Target, bool) {
 	return target, true
 }
 
-// exchange has the call answered, and notes how it went. size is what the call keeps in memory, in bytes; build makes the
-// call for the target as it is when it is sent.
-func (c *call) exchange(target route.Target, size int64, build func(route.Target) relay.Call) {
+// exchange has the call answered, and notes how it went. size is what the call keeps in memory, in bytes.
+func (c *call) exchange(target route.Target, size int64) {
 	reserved, ok := c.reserve()
 	if !ok {
 		return
@@ -189,15 +229,7 @@ func (c *call) exchange(target route.Target, size int64, build func(route.Target
 	defer func() { reserved.Settle(c.used()) }() // also when the exchange ends in a panic
 	c.h.metrics.inFlight.Inc()
 	defer c.h.metrics.inFlight.Dec()
-	o := c.held(target, size, func(t route.Target) relay.Call {
-		call := build(t)
-		call.Operation, call.Service, call.Pool, call.Rules = c.operation, t.Service, t.Pool, c.h.rulesOf(t)
-		call.Ask.Policy = t.Policy
-		if conn := connOf(c.r); conn != nil {
-			call.HalfClosed = conn.halfClosed
-		}
-		return call
-	})
+	o := c.held(target, size)
 	row := &c.row
 	row.Status, row.End, row.Backend, row.Tries, row.FirstByte = o.Status, o.End, o.Backend, len(o.Tried), o.FirstByte
 	row.PromptTokens, row.CachedTokens, row.CompletionTokens = o.Usage.PromptTokens, o.Usage.CachedTokens, o.Usage.CompletionTokens
@@ -215,7 +247,7 @@ func (c *call) exchange(target route.Target, size int64, build func(route.Target
 func (c *call) record() {
 	c.row.Duration = time.Since(c.row.StartedAt)
 	if c.known {
-		c.h.metrics.observe(c.row)
+		c.h.metrics.observe(&c.row)
 		if c.h.signals != nil {
 			c.h.signals.observe(c.row)
 		}

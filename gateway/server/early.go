@@ -42,8 +42,8 @@ func (e *early) still() {
 	}
 }
 
-// knock finds out whether a client that sends nothing more still listens.
-func (e *early) knock() {
+// Knock finds out whether a client that sends nothing more still listens.
+func (e *early) Knock() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.begun {

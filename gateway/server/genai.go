@@ -37,26 +37,43 @@ var operationNames = map[string]string{
 	"chat.completions": "chat", "messages": "chat", "responses": "chat", "completions": "text_completion", "embeddings": "embeddings",
 }
 
-func (g *genAI) observe(u store.Usage) {
-	operation := operationNames[u.Operation]
+// genAISeries are the numbers of one kind of request; nil where it has none.
+type genAISeries struct {
+	duration, firstToken, input, output prometheus.Observer
+}
+
+// of gives the numbers of requests with these labels. The conventions want no guesses.
+func (g *genAI) of(l labels) genAISeries {
+	operation := operationNames[l.operation]
 	if operation == "" {
-		operation = u.Operation
+		operation = l.operation
 	}
 	failure := ""
-	if u.End != store.EndDone {
-		failure = u.End
+	if l.end != store.EndDone {
+		failure = l.end
 	}
-	g.duration.WithLabelValues(operation, u.Model, failure).Observe(u.Duration.Seconds())
-	if u.Stream && failure == "" && u.FirstByte > 0 {
-		g.firstToken.WithLabelValues(operation, u.Model).Observe(u.FirstByte.Seconds())
+	s := genAISeries{duration: g.duration.WithLabelValues(operation, l.model, failure)}
+	if l.stream && l.first && failure == "" {
+		s.firstToken = g.firstToken.WithLabelValues(operation, l.model)
 	}
-	if u.Estimated { // the conventions want no guesses
-		return
+	if l.prompt == some {
+		s.input = g.tokens.WithLabelValues(operation, l.model, "input")
 	}
-	if u.PromptTokens != nil && *u.PromptTokens > 0 {
-		g.tokens.WithLabelValues(operation, u.Model, "input").Observe(float64(*u.PromptTokens))
+	if l.completion == some {
+		s.output = g.tokens.WithLabelValues(operation, l.model, "output")
 	}
-	if u.CompletionTokens != nil && *u.CompletionTokens > 0 {
-		g.tokens.WithLabelValues(operation, u.Model, "output").Observe(float64(*u.CompletionTokens))
+	return s
+}
+
+func (s *genAISeries) observe(u *store.Usage) {
+	s.duration.Observe(u.Duration.Seconds())
+	if s.firstToken != nil {
+		s.firstToken.Observe(u.FirstByte.Seconds())
+	}
+	if s.input != nil {
+		s.input.Observe(float64(*u.PromptTokens))
+	}
+	if s.output != nil {
+		s.output.Observe(float64(*u.CompletionTokens))
 	}
 }

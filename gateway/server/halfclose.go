@@ -33,7 +33,7 @@ type conn struct {
 	mu        sync.Mutex
 	answering bool
 	ended     bool
-	told      func()
+	told      interface{ Knock() }
 }
 
 type connKey struct{}
@@ -64,14 +64,14 @@ func (c *conn) answer() (end func()) {
 	}
 }
 
-// halfClosed calls f when the client sends nothing more, or now when it ended before.
-func (c *conn) halfClosed(f func()) {
+// HalfClosed has it knocked when the client sends nothing more, or now when it ended before.
+func (c *conn) HalfClosed(k interface{ Knock() }) {
 	c.mu.Lock()
-	c.told = f
+	c.told = k
 	ended := c.ended
 	c.mu.Unlock()
 	if ended {
-		f()
+		k.Knock()
 	}
 }
 
@@ -109,7 +109,7 @@ func (c *conn) hold() bool {
 	told := c.told
 	c.mu.Unlock()
 	if told != nil {
-		told()
+		told.Knock()
 	}
 	return true
 }

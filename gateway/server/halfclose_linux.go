@@ -2,6 +2,7 @@ package server
 
 import (
 	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,11 +12,11 @@ const closeWait = 8
 
 // gone reports whether the peer of a connection that it has half closed is not there any more.
 func gone(c net.Conn) bool {
-	tcp, ok := c.(*net.TCPConn)
+	of, ok := c.(syscall.Conn)
 	if !ok {
 		return true
 	}
-	raw, err := tcp.SyscallConn()
+	raw, err := of.SyscallConn()
 	if err != nil {
 		return true
 	}

@@ -50,8 +50,6 @@ func (h *handler) routes() http.Handler {
 	mux.HandleFunc("GET /v1/models", h.withKey(h.serveModels))
 	mux.HandleFunc("GET /v1/models/{model...}", h.withKey(h.serveModel))
 	for _, path := range relay.Paths() {
-		operation, _ := relay.Find(path)
-		mux.HandleFunc("POST "+path, h.withKey(h.serveOperation(operation)))
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { // any other method
 			w.Header().Set("Allow", http.MethodPost)
 			relay.WriteError(w, r, http.StatusMethodNotAllowed, "invalid_request_error", "method_not_supported", fmt.Sprintf("Not allowed to %s on %s: use POST.", r.Method, r.URL.Path))
@@ -65,36 +63,32 @@ func (h *handler) routes() http.Handler {
 		}
 		unknownURL(w, r)
 	})
-	return withRequestID(h.withoutLoops(mux))
+	return h.entrance(mux)
+}
+
+// entrance is before all paths: it names requests, and refuses what has been here before, from a backend's address that
+// leads back to a gateway. Operations, which nearly all requests are, are found without the table of the other paths.
+func (h *handler) entrance(others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		row := name(w, r)
+		if h.relay.Looped(r) {
+			relay.WriteError(w, r, http.StatusLoopDetected, "api_error", "loop_detected", "The request has come back to this gateway: a backend's address is that of a gateway.")
+			return
+		}
+		operation, ok := relay.Find(r.URL.Path)
+		if !ok || r.Method != http.MethodPost {
+			others.ServeHTTP(w, r)
+			return
+		}
+		if who, ok := h.admit(w, r); ok {
+			h.serveOperation(w, r, who, operation, row)
+		}
+	})
 }
 
 func unknownURL(w http.ResponseWriter, r *http.Request) {
 	relay.WriteError(w, r, http.StatusNotFound, "invalid_request_error", "unknown_url", fmt.Sprintf("Unknown request URL: %s %s. This gateway serves GET /v1/models and POST %s. An engine's other paths are served by POST for models whose service has the tag %s<path>.",
 		r.Method, r.URL.Path, strings.Join(relay.Paths(), ", "), discover.PathTag))
-}
-
-// withoutLoops refuses what has been here before: a backend's address that leads back to a gateway.
-func (h *handler) withoutLoops(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if h.relay.Looped(r) {
-			relay.WriteError(w, r, http.StatusLoopDetected, "api_error", "loop_detected", "The request has come back to this gateway: a backend's address is that of a gateway.")
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// withRequestID passes on the client's request id or makes one, and returns it.
-func withRequestID(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id := r.Header.Get("X-Request-Id")
-		if id == "" || len(id) > 128 || strings.ContainsFunc(id, func(c rune) bool { return c <= ' ' || c > '~' }) {
-			id = "req-" + store.NewID()
-			r.Header.Set("X-Request-Id", id)
-		}
-		w.Header().Set("X-Request-Id", id)
-		next.ServeHTTP(w, r)
-	})
 }
 
 func (h *handler) serveReady(w http.ResponseWriter, r *http.Request) {
@@ -112,36 +106,43 @@ func writeReady(w http.ResponseWriter, problems []string) {
 	json.NewEncoder(w).Encode(map[string]any{"ready": len(problems) == 0, "problems": problems}) //nolint:errcheck // the client left
 }
 
-// withKey lets a request pass with a valid endpoint key, or without one where anonymous use is on. Keys of other
-// kinds are refused: a leaked admin key must not even look useful here.
+// withKey lets a request pass that admit admits.
 func (h *handler) withKey(next func(http.ResponseWriter, *http.Request, auth.Identity)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		token := keyOf(r)
-		if h.anonymous && !auth.IsKey(token) {
-			// OpenAI's clients insist on sending some key.
-			next(w, r, auth.Identity{Tenant: route.DefaultTenant, User: "anonymous"})
-			return
-		}
-		if token == "" {
-			relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", "You didn't provide an API key. Send it in an Authorization header: Authorization: Bearer hf-endpoint-…"+misplaced(r))
-			return
-		}
-		who, err := h.keys.Identify(r.Context(), token)
-		switch {
-		case errors.Is(err, auth.ErrExpired):
-			relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("The API key %s has expired.", masked(token)))
-		case errors.Is(err, auth.ErrBadCredentials) || errors.Is(err, auth.ErrNoCredentials):
-			relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("Incorrect API key provided: %s.", masked(token)))
-		case err != nil:
-			h.log.Warn("key not checked", "error", err)
-			w.Header().Set("Retry-After", "1")
-			relay.WriteError(w, r, http.StatusServiceUnavailable, "api_error", "keys_unavailable", "keys cannot be checked now; try again")
-		case who.Kind != "endpoint":
-			relay.WriteError(w, r, http.StatusForbidden, "invalid_request_error", "wrong_key_kind", fmt.Sprintf("This is a key of kind %s; model calls take an endpoint key, see `heteroflow key create -kind endpoint`.", who.Kind))
-		default:
+		if who, ok := h.admit(w, r); ok {
 			next(w, r, who)
 		}
 	}
+}
+
+// admit tells who calls, with a valid endpoint key or, where anonymous use is on, without one; or it has answered. Keys
+// of other kinds are refused: a leaked admin key must not even look useful here.
+func (h *handler) admit(w http.ResponseWriter, r *http.Request) (who auth.Identity, ok bool) {
+	token := keyOf(r)
+	if h.anonymous && !auth.IsKey(token) {
+		// OpenAI's clients insist on sending some key.
+		return auth.Identity{Tenant: route.DefaultTenant, User: "anonymous"}, true
+	}
+	if token == "" {
+		relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", "You didn't provide an API key. Send it in an Authorization header: Authorization: Bearer hf-endpoint-…"+misplaced(r))
+		return who, false
+	}
+	who, err := h.keys.Identify(r.Context(), token)
+	switch {
+	case err == nil && who.Kind == "endpoint":
+		return who, true
+	case err == nil:
+		relay.WriteError(w, r, http.StatusForbidden, "invalid_request_error", "wrong_key_kind", fmt.Sprintf("This is a key of kind %s; model calls take an endpoint key, see `heteroflow key create -kind endpoint`.", who.Kind))
+	case errors.Is(err, auth.ErrExpired):
+		relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("The API key %s has expired.", masked(token)))
+	case errors.Is(err, auth.ErrBadCredentials) || errors.Is(err, auth.ErrNoCredentials):
+		relay.WriteError(w, r, http.StatusUnauthorized, "invalid_request_error", "invalid_api_key", fmt.Sprintf("Incorrect API key provided: %s.", masked(token)))
+	default:
+		h.log.Warn("key not checked", "error", err)
+		w.Header().Set("Retry-After", "1")
+		relay.WriteError(w, r, http.StatusServiceUnavailable, "api_error", "keys_unavailable", "keys cannot be checked now; try again")
+	}
+	return who, false
 }
 
 // keyOf is the key of a call, in either of the headers in which OpenAI's and Anthropic's clients send it.

@@ -4,11 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -32,11 +33,12 @@ const patience = 30 * time.Second
 
 // bench is the gateway between a client and mock engines, with its rows of usage as they are recorded.
 type bench struct {
-	tb   testing.TB
-	url  string
-	addr string
-	rows chan store.Usage
-	h    *handler
+	tb    testing.TB
+	url   string
+	addr  string
+	rows  chan store.Usage
+	h     *handler
+	front front
 
 	clock clock.Clock
 }
@@ -133,18 +135,13 @@ func setUp(tb testing.TB, o of) *bench {
 		table: table, relay: relay.New("bench"), rules: o.rules, keys: o.keys, limits: o.limits, meter: recorded(b.rows), metrics: newMetrics(),
 		log: o.log, maxBody: o.maxBody, anonymous: o.keys == nil, ready: func(context.Context) []string { return nil },
 	}
-	s := httptest.NewUnstartedServer(b.h.routes())
-	s.Listener = listener{s.Listener}
-	s.Config.ConnContext = withConn
-	s.Start()
+	b.front, b.addr = serve(tb, b.h.routes())
 	tb.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
 		cancel()
 		<-ended
 		<-ended
 	})
-	b.url, b.addr = s.URL, strings.TrimPrefix(s.URL, "http://")
+	b.url = "http://" + b.addr
 	eventually2(tb, "the table has the engines", func() bool {
 		services, _ := watcher.Services()
 		_, ok := table.Lookup("m")
@@ -157,6 +154,35 @@ func setUp(tb testing.TB, o of) *bench {
 		return len(services[0].Instances) == len(f.instances)
 	})
 	return b
+}
+
+// standardFront has the suite run on net/http's server; otherwise it runs on our own.
+var standardFront = os.Getenv("HETEROFLOW_GATEWAY_SERVER") == "net/http"
+
+// serve answers connections until the test ends.
+func serve(tb testing.TB, h http.Handler) (f front, addr string) {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	f = newFront(standardFront, h, hclog.NewNullLogger())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Serve(l) }()
+	tb.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			tb.Errorf("close connections: %v", err)
+		}
+		late, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := f.Shutdown(late); err != nil {
+			tb.Errorf("requests that do not end: %v", err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			tb.Errorf("the end of serving: %v", err)
+		}
+	})
+	return f, l.Addr().String()
 }
 
 // eventually2 is eventually for benchmarks too.

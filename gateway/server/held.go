@@ -45,8 +45,8 @@ func priority(r *http.Request) (int, error) {
 
 // held sends a call once there is a place for it. The target is looked up again after a wait, as a service that comes up
 // may say more of itself than one that is not there.
-func (c *call) held(target route.Target, size int64, build func(route.Target) relay.Call) relay.Outcome {
-	call := build(target)
+func (c *call) held(target route.Target, size int64) relay.Outcome {
+	call := c.sent(target)
 	first, err := priority(c.r)
 	if err != nil {
 		relay.WriteError(c.w, c.r, http.StatusBadRequest, "invalid_request_error", "invalid_priority", err.Error())
@@ -55,13 +55,18 @@ func (c *call) held(target route.Target, size int64, build func(route.Target) re
 	if target.Queue == nil || !target.Queue.Holds() {
 		return c.h.relay.Exchange(c.w, c.r, &call)
 	}
+	return c.queued(target, size, first, call)
+}
+
+// queued does it for a service whose requests may wait.
+func (c *call) queued(target route.Target, size int64, priority int, call relay.Call) relay.Outcome {
 	w := newEarly(c.w, c.r, call.Stream)
 	defer w.close()
-	request := hold.Request{Tenant: c.who.Tenant, Key: c.who.KeyID, Priority: first, Tokens: call.PromptTokens, Bytes: size}
+	request := hold.Request{Tenant: c.who.Tenant, Key: c.who.KeyID, Priority: priority, Tokens: call.PromptTokens, Bytes: size}
 	var out relay.Outcome
 	for chance := 1; ; chance++ {
 		changed, err := c.wait(w, target, request, &out, func(t route.Target) relay.Outcome {
-			call := build(t)
+			call := c.sent(t)
 			return c.h.relay.Exchange(w, c.r, &call)
 		})
 		switch {
@@ -90,8 +95,8 @@ func (c *call) wait(w *early, target route.Target, request hold.Request, out *re
 	var tokens int
 	defer func() { ticket.Leave(tokens) }()
 	if ticket.Waits() {
-		if conn := connOf(c.r); conn != nil && c.r.ProtoAtLeast(1, 1) {
-			conn.halfClosed(w.knock)
+		if client := c.client(); client != nil && c.r.ProtoAtLeast(1, 1) {
+			client.HalfClosed(w)
 		}
 		if err := ticket.Wait(c.r.Context(), stillEvery, w.still); err != nil {
 			return nil, err
@@ -153,7 +158,6 @@ func (c *call) notServed(w *early, err error, out relay.Outcome) relay.Outcome {
 
 // refused is the outcome of a request that no backend was asked for.
 func refused(status int) relay.Outcome {
-	none := new(int64)
 	return relay.Outcome{Status: status, End: store.EndRefused, Usage: body.Usage{PromptTokens: none, CompletionTokens: none}}
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -21,11 +22,84 @@ type metrics struct {
 	tries     prometheus.Counter
 	dropped   prometheus.Counter
 	genAI     *genAI
+
+	mu     sync.RWMutex
+	series map[labels]*series
+}
+
+// labels are what tells one request's numbers from another's, and which of them it has.
+type labels struct {
+	model, operation, end string
+	status                int
+	stream, first         bool // first: it had a first byte
+	prompt, completion    known
+}
+
+// known is what is known of a number of tokens.
+type known uint8
+
+const (
+	unknown known = iota
+	nothing
+	some
+	guessed
+)
+
+func knownOf(n *int64, isGuess bool) known {
+	switch {
+	case n == nil:
+		return unknown
+	case isGuess:
+		return guessed
+	case *n == 0:
+		return nothing
+	}
+	return some
+}
+
+// series are the numbers that requests with the same labels count, nil where they have none: to find each by its labels
+// would cost a request more than to count it.
+type series struct {
+	requests, prompt, completion prometheus.Counter
+	duration, firstByte          prometheus.Observer
+	genAI                        genAISeries
+}
+
+// of gives the numbers of requests like this one.
+func (m *metrics) of(u *store.Usage) *series {
+	key := labels{
+		model: u.Model, operation: u.Operation, end: u.End, status: u.Status, stream: u.Stream, first: u.FirstByte > 0,
+		prompt: knownOf(u.PromptTokens, u.Estimated), completion: knownOf(u.CompletionTokens, u.Estimated),
+	}
+	m.mu.RLock()
+	s := m.series[key]
+	m.mu.RUnlock()
+	if s != nil {
+		return s
+	}
+	s = &series{
+		requests: m.requests.WithLabelValues(u.Model, strconv.Itoa(u.Status), u.End), duration: m.duration.WithLabelValues(u.Model),
+		genAI: m.genAI.of(key),
+	}
+	if key.first {
+		s.firstByte = m.firstByte.WithLabelValues(u.Model)
+	}
+	if key.prompt != unknown {
+		s.prompt = m.tokens.WithLabelValues(u.Model, "prompt")
+	}
+	if key.completion != unknown {
+		s.completion = m.tokens.WithLabelValues(u.Model, "completion")
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.series[key] = s // of two that are made at once, both count to the same
+	return s
 }
 
 func newMetrics() *metrics {
 	buckets := prometheus.ExponentialBuckets(0.005, 2, 16)
 	m := &metrics{
+		series:    map[labels]*series{},
 		registry:  prometheus.NewRegistry(),
 		requests:  prometheus.NewCounterVec(prometheus.CounterOpts{Name: "heteroflow_gateway_requests_total", Help: "Requests by model, status and end."}, []string{"model", "code", "end"}),
 		tokens:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "heteroflow_gateway_tokens_total", Help: "Tokens that engines reported, or the gateway estimated, by model and kind."}, []string{"model", "kind"}),
@@ -44,20 +118,21 @@ func (m *metrics) handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-func (m *metrics) observe(u store.Usage) {
-	m.requests.WithLabelValues(u.Model, strconv.Itoa(u.Status), u.End).Inc()
-	m.duration.WithLabelValues(u.Model).Observe(u.Duration.Seconds())
-	m.genAI.observe(u)
-	if u.FirstByte > 0 {
-		m.firstByte.WithLabelValues(u.Model).Observe(u.FirstByte.Seconds())
+func (m *metrics) observe(u *store.Usage) {
+	s := m.of(u)
+	s.requests.Inc()
+	s.duration.Observe(u.Duration.Seconds())
+	s.genAI.observe(u)
+	if s.firstByte != nil {
+		s.firstByte.Observe(u.FirstByte.Seconds())
 	}
 	if u.Tries > 1 {
 		m.tries.Add(float64(u.Tries - 1))
 	}
-	if u.PromptTokens != nil {
-		m.tokens.WithLabelValues(u.Model, "prompt").Add(float64(*u.PromptTokens))
+	if s.prompt != nil {
+		s.prompt.Add(float64(*u.PromptTokens))
 	}
-	if u.CompletionTokens != nil {
-		m.tokens.WithLabelValues(u.Model, "completion").Add(float64(*u.CompletionTokens))
+	if s.completion != nil {
+		s.completion.Add(float64(*u.CompletionTokens))
 	}
 }

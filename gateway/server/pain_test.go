@@ -448,13 +448,10 @@ func TestP84_RunningStreamsEndWell(t *testing.T) {
 	t.Parallel()
 	gate := make(chan bool)
 	b, e := one(t, behaviour{TokenGate: gate})
-	s := &http.Server{Handler: b.h.routes(), ConnContext: withConn}
-	l := httptest.NewUnstartedServer(nil).Listener
-	go s.Serve(listener{l}) //nolint:errcheck // the end is asked for below
 	answers := make(chan got, 50)
 	for range 50 {
 		go func() {
-			resp, err := http.Post("http://"+l.Addr().String()+chat, "application/json", strings.NewReader(streamed))
+			resp, err := http.Post(b.url+chat, "application/json", strings.NewReader(streamed))
 			if err != nil {
 				answers <- got{err: err}
 				return
@@ -468,7 +465,7 @@ func TestP84_RunningStreamsEndWell(t *testing.T) {
 		receive(t, e.Arrived(), "a call")
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Shutdown(context.Background()) }()
+	go func() { ended <- b.front.Shutdown(context.Background()) }()
 	close(gate)
 	for range 50 {
 		if g := receive(t, answers, "an answer"); well(g, 60) != "" {

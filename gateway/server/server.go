@@ -43,6 +43,7 @@ type Config struct {
 	Spool       string        // folder for usage while the database is away; empty keeps it in memory
 	Rules       relay.Rules   // how long backends may take; the zero value is relay's defaults
 	Sender      relay.Sender  // how backends are reached; nil is an upstream.Client
+	Standard    bool          // connections are answered by net/http alone, not by a plain.Server where there is one
 	Probe       time.Duration // between two probes of a backend; 0 is probe.Every, below 0 none
 	Hold        Hold
 	Logger      hclog.Logger
@@ -80,12 +81,11 @@ func Run(ctx context.Context, c Config) error {
 		return err
 	}
 	front := &door{}
-	// No write timeout: an answer takes as long as its model does.
-	server := &http.Server{Handler: front, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, ConnContext: withConn}
+	server := newFront(c.Standard, front, c.Logger)
 	drained := make(chan struct{}) // closed when no request is being answered any more
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := server.Serve(listener{open}); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(open); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve %s: %w", open.Addr(), err)
 		}
 		return nil

@@ -32,29 +32,42 @@ const (
 // Read finds out what choosing a backend needs to know of an OpenAI or Anthropic request body. It decodes and keeps
 // nothing of it. Of repeated fields the last counts, as it does for engines; fields of a wrong type count as missing.
 func Read(body []byte, in Scope) Prompt {
-	f := scan(body)
+	var room [16]message
+	f := scan(body, room[:0])
 	p := Prompt{}
 	p.Keys[LevelHeader] = in.key(LevelHeader, in.Header)
 	p.Keys[LevelCacheKey] = in.key(LevelCacheKey, inside(f.cacheKey))
 	p.Keys[LevelUser] = in.key(LevelUser, inside(f.user))
 
-	c := chain{hash: xxhash.New()}
+	c, opening := chain{}, opening{}
+	c.hash.Reset()
+	opening.hash.Reset()
 	c.raw(f.tools)
-	opening := opening{hash: xxhash.New()}
-	system := func(text []byte) {
-		if text != nil {
-			c.message("system", text)
-			opening.message("system", text)
+	same := f.tools == nil // both hashes are of the same bytes so far
+	message := func(role string, content []byte) {
+		c.message(role, content)
+		switch {
+		case !opening.wants(role):
+			same = false
+		case same && len(c.blocks) < maxBlocks:
+			opening.hash = c.hash
+			opening.step(role)
+		default:
+			same = false
+			opening.message(role, content)
 		}
 	}
-	system(f.system)
-	system(f.instructions)
+	for _, text := range [...][]byte{f.system, f.instructions} {
+		if text != nil {
+			message("system", text)
+		}
+	}
 	for _, m := range f.messages {
 		role := inside(m.role)
-		c.message(role, m.content)
+		message(role, m.content)
 		c.raw(m.calls)
-		opening.message(role, m.content)
 		opening.calls(role, m.calls)
+		same = same && m.calls == nil
 	}
 	if f.prompt != nil {
 		c.message("", f.prompt) // one text without roles, in which no turn can be told from another
@@ -75,8 +88,8 @@ type fields struct {
 
 type message struct{ role, content, calls []byte }
 
-func scan(body []byte) fields {
-	var f fields
+func scan(body []byte, room []message) fields {
+	f := fields{messages: room}
 	s := scanner{text: body}
 	s.members(func(name string) {
 		switch name {
@@ -215,20 +228,26 @@ func unquoted(text []byte) []byte {
 
 // opening hashes how a conversation began.
 type opening struct {
-	hash     *xxhash.Digest
+	hash     xxhash.Digest
 	state    int    // 0 before the first user message, 1 before the first answer, 2 after it
 	asked    uint64 // system and first user message; 0 when there is none
 	answered uint64 // and the first answer
 }
 
+// wants reports whether a message of the role belongs to the beginning.
+func (o *opening) wants(role string) bool {
+	return o.state == 0 && (role == "system" || role == "developer" || role == "user") || o.state == 1 && role == "assistant"
+}
+
+// message adds one that belongs to the beginning.
 func (o *opening) message(role string, content []byte) {
-	switch {
-	case o.state == 0 && (role == "system" || role == "developer"), o.state == 0 && role == "user", o.state == 1 && role == "assistant":
-	default:
-		return
-	}
 	o.hash.WriteString(mark(role))                                   //nolint:errcheck // a hash takes everything
 	parts(content, func(part []byte, _ bool) { o.hash.Write(part) }) //nolint:errcheck // a hash takes everything
+	o.step(role)
+}
+
+// step takes notice of a message that was added.
+func (o *opening) step(role string) {
 	switch role {
 	case "user":
 		o.state, o.asked = 1, o.hash.Sum64()
@@ -260,7 +279,7 @@ func mark(role string) string {
 
 // chain hashes a prompt from its beginning and ends blocks at the ends of messages and inside long ones.
 type chain struct {
-	hash   *xxhash.Digest
+	hash   xxhash.Digest
 	blocks []Block
 	bytes  int // of text, so far
 	since  int // bytes since the last block ended
@@ -323,10 +342,8 @@ func (in Scope) key(level int, text string) Key {
 	if text == "" {
 		return 0
 	}
-	h := sha256.New()
-	in.write(h.Write, level)
-	h.Write([]byte(text)) //nolint:errcheck // a hash takes everything
-	return first(h.Sum(nil))
+	var room [256]byte
+	return first(sha256.Sum256(append(in.head(room[:0], level), text...)))
 }
 
 // hashed is the key of a hash. The outer hash is a strong one, so that nobody can make a request whose key is that of
@@ -335,20 +352,18 @@ func (in Scope) hashed(level int, sum uint64) Key {
 	if sum == 0 {
 		return 0
 	}
-	h := sha256.New()
-	in.write(h.Write, level)
-	h.Write(binary.BigEndian.AppendUint64(nil, sum)) //nolint:errcheck // a hash takes everything
-	return first(h.Sum(nil))
+	var room [256]byte
+	return first(sha256.Sum256(binary.BigEndian.AppendUint64(in.head(room[:0], level), sum)))
 }
 
-func (in Scope) write(write func([]byte) (int, error), level int) {
-	head := make([]byte, 0, 128)
-	head = append(head, byte(level))
-	for _, s := range []string{in.Tenant, in.Model} {
-		head = binary.BigEndian.AppendUint32(head, uint32(len(s)))
-		head = append(head, s...)
+// head is what every key begins with, so that none is that of another tenant, model or level.
+func (in Scope) head(to []byte, level int) []byte {
+	to = append(to, byte(level))
+	for _, s := range [...]string{in.Tenant, in.Model} {
+		to = binary.BigEndian.AppendUint32(to, uint32(len(s)))
+		to = append(to, s...)
 	}
-	write(head) //nolint:errcheck // a hash takes everything
+	return to
 }
 
-func first(sum []byte) Key { return Key(max(1, binary.BigEndian.Uint64(sum))) }
+func first(sum [sha256.Size]byte) Key { return Key(max(1, binary.BigEndian.Uint64(sum[:]))) }

@@ -239,3 +239,28 @@ func BenchmarkRead(b *testing.B) {
 		})
 	}
 }
+
+// The keys are those of the messages alone, whether or not they are hashed together with the prompt around them.
+func TestRead_KeysOfTheMessagesAlone(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var messages []string
+		for range rapid.IntRange(0, 6).Draw(t, "messages") {
+			role := rapid.SampledFrom([]string{"system", "developer", "user", "assistant", "tool"}).Draw(t, "role")
+			content := `"` + strings.Repeat("word ", rapid.SampledFrom([]int{0, 1, 100, 500, 1000}).Draw(t, "words")) + `"`
+			if rapid.Bool().Draw(t, "in parts") {
+				content = `[{"type":"text","text":` + content + `},{"type":"image_url","image_url":{"url":"x"}}]`
+			}
+			calls := rapid.SampledFrom([]string{"", `,"tool_calls":[{"id":"1"}]`}).Draw(t, "calls")
+			messages = append(messages, `{"role":"`+role+`","content":`+content+calls+`}`)
+		}
+		list := `"messages":[` + strings.Join(messages, ",") + `]}`
+		if alone, among := keysOf(`{`+list), keysOf(`{"tools":[{"name":"f"}],`+list); alone != among {
+			t.Errorf("%x alone, %x among tools", alone, among)
+		}
+	})
+	long := `"messages":[{"role":"user","content":"` + strings.Repeat("x", longBlock*maxBlocks+10) + `"},{"role":"assistant","content":"a"}]}`
+	if alone, among := keysOf(`{`+long), keysOf(`{"tools":[{"name":"f"}],`+long); alone != among {
+		t.Errorf("of a prompt longer than a chain: %x alone, %x among tools", alone, among)
+	}
+}
