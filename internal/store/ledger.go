@@ -56,6 +56,23 @@ type Reservation struct {
 	Version   int64
 	// Replaces is the id of the job's open reservation that this one takes the place of. Only read by Reserve.
 	Replaces string
+	// Alone are pools of which no stranger may hold anything when this reservation takes its claims. Only read by Reserve.
+	Alone []Alone
+}
+
+// Alone is a pool that a reservation does not share, but with some tenants.
+type Alone struct {
+	NodeID string
+	Group  string
+	Beside []string // tenants that may hold something of it all the same
+}
+
+// Holder is what the open claims of one tenant take of a pool.
+type Holder struct {
+	NodeID string
+	Group  string
+	Tenant string
+	Units  int
 }
 
 // NoRoomError says which pool a reservation did not fit into. Find it with errors.As.

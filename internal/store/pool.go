@@ -121,6 +121,17 @@ func poolOf(row sqlgen.Pool) (PoolUse, error) {
 	}, nil
 }
 
+// Holders lists what each tenant holds of each pool by the open claims, also of pools that their node does not offer now.
+func (s *Store) Holders(ctx context.Context) ([]Holder, error) {
+	rows, err := s.reader().SumHolders(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list holders of pools: %w", err)
+	}
+	return mapRows(rows, func(row sqlgen.SumHoldersRow) (Holder, error) {
+		return Holder{NodeID: row.NodeID, Group: row.GroupName, Tenant: row.Tenant, Units: int(row.Units)}, nil
+	})
+}
+
 // RecountPools sets what is taken from each pool to the sum of its claims, and says how many pools were wrong. It is
 // a safety net: every write keeps the two equal.
 func (s *Store) RecountPools(ctx context.Context) (fixed int, err error) {

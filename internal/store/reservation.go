@@ -5,13 +5,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/heteroflow/heteroflow/internal/store/sqlgen"
 )
 
 // Reserve takes all of the reservation's claims in one transaction, or none: *NoRoomError names the first pool
-// without room. ErrConflict when the job has an open reservation already, or one other than Replaces. With Replaces
+// without room. ErrConflict when the job has an open reservation already, or one other than Replaces, and when another
+// tenant holds something of a pool in Alone. With Replaces
 // the old claims are given back in the same transaction, so only what the new one takes beyond them must fit.
 // State, CreatedAt when zero, and Version are set by the store.
 func (s *Store) Reserve(ctx context.Context, r Reservation) error {
@@ -50,7 +52,38 @@ func reserve(ctx context.Context, q *sqlgen.Queries, r Reservation) error {
 		return err
 	}
 	change.add(r.Claims, 1)
-	return change.take(ctx, q)
+	if err := change.take(ctx, q); err != nil {
+		return err
+	}
+	return alone(ctx, q, r)
+}
+
+// alone refuses a reservation that would be beside a stranger. The pools are locked by then: who comes at the same time
+// looks after this transaction has ended.
+func alone(ctx context.Context, q *sqlgen.Queries, r Reservation) error {
+	for _, a := range r.Alone {
+		n, err := q.KeepAlone(ctx, sqlgen.KeepAloneParams{
+			NodeID: a.NodeID, GroupName: a.Group, Tenant: r.Tenant, Mark: besideMark, Beside: besideText(a.Beside),
+		})
+		if err != nil {
+			return fmt.Errorf("look who holds %s on node %s: %w", a.Group, a.NodeID, err)
+		}
+		if n == 0 {
+			return fmt.Errorf("another tenant holds something of %s on node %s: %w", a.Group, a.NodeID, ErrConflict)
+		}
+	}
+	return nil
+}
+
+// besideMark stands before and after each tenant in a text for the query. No tenant has a line break in its name.
+const besideMark = "\n"
+
+func besideText(tenants []string) string {
+	var text strings.Builder
+	for _, t := range tenants {
+		text.WriteString(besideMark + t + besideMark)
+	}
+	return text.String()
 }
 
 func (r Reservation) check() error {
@@ -59,6 +92,11 @@ func (r Reservation) check() error {
 	}
 	if err := checkNames(r.ID, r.Tenant, r.Namespace, r.JobID); err != nil {
 		return err
+	}
+	for _, a := range r.Alone {
+		if err := checkNames(append([]string{a.NodeID, a.Group}, a.Beside...)...); err != nil {
+			return err
+		}
 	}
 	for _, c := range r.Claims {
 		if err := checkNames(c.NodeID, c.Group, c.TaskGroup, c.Task, c.AllocID); err != nil {

@@ -42,10 +42,11 @@ func Read(job Tree) (Reading, Problems) {
 		r.bad("", "there is no job")
 		return out, r.problems
 	}
-	r.once("", job, "ID", "Type", "Priority", "Datacenters", "NodePool", "Constraints", "TaskGroups", "Periodic", "ParameterizedJob", "Namespace")
+	r.once("", job, "ID", "Type", "Priority", "Datacenters", "NodePool", "Constraints", "Spreads", "TaskGroups", "Periodic", "ParameterizedJob", "Namespace")
 	if t := getString(job, "Type"); t != "" {
 		out.Type = t
 	}
+	out.Runtime = r.runtime(job)
 	out.Request = engine.Request{
 		JobID: getString(job, "ID"), Namespace: cmp.Or(getString(job, "Namespace"), "default"),
 		Priority: int(r.number("Priority", get(job, "Priority"), defaultPriority)),
@@ -53,6 +54,7 @@ func Read(job Tree) (Reading, Problems) {
 	}
 	constraints, distinct := readConstraints(job)
 	out.Request.DistinctHosts = distinct
+	ofJob := rules{constraints: constraints, apart: r.apart("", job, true), spread: r.spread("", job)}
 	seen := map[string]bool{}
 	for i, v := range r.list("TaskGroups", get(job, "TaskGroups")) {
 		path := fmt.Sprintf("TaskGroups[%d]", i)
@@ -61,7 +63,7 @@ func Read(job Tree) (Reading, Problems) {
 			r.bad(path, "is not an object: write a group with a name and tasks")
 			continue
 		}
-		ask, has := r.readGroup(path, g, constraints)
+		ask, has := r.readGroup(path, g, ofJob)
 		if !has {
 			continue
 		}
@@ -105,16 +107,18 @@ func (r *reader) disk(path string, g map[string]any) int {
 }
 
 // readGroup reads one group and whether one of its tasks has an ask.
-func (r *reader) readGroup(path string, g map[string]any, ofJob []engine.Constraint) (engine.GroupAsk, bool) {
+func (r *reader) readGroup(path string, g map[string]any, ofJob rules) (engine.GroupAsk, bool) {
 	r.group = getString(g, "Name")
 	defer func() { r.group, r.task = "", "" }()
-	r.once(path, g, "Name", "Count", "Tasks", "Constraints", "Networks", "EphemeralDisk")
+	r.once(path, g, "Name", "Count", "Tasks", "Constraints", "Spreads", "Networks", "EphemeralDisk")
 	ofGroup, distinct := readConstraints(g)
 	ask := engine.GroupAsk{
 		Name: r.group, Count: int(r.number(path+".Count", get(g, "Count"), 1)),
 		DiskMiB:       r.disk(path, g),
-		Constraints:   slices.Concat(ofJob, ofGroup),
+		Constraints:   slices.Concat(ofJob.constraints, ofGroup),
 		DistinctHosts: distinct || staticPort(g),
+		Apart:         slices.Concat(ofJob.apart, r.apart(path+".", g, false)),
+		Spread:        slices.Concat(ofJob.spread, r.spread(path+".", g)),
 	}
 	has := false
 	seen := map[string]bool{}
@@ -132,6 +136,7 @@ func (r *reader) readGroup(path string, g map[string]any, ofJob []engine.Constra
 		seen[task.Name] = true
 		ofTask, _ := readConstraints(t)
 		ask.Constraints = append(ask.Constraints, ofTask...)
+		ask.Apart = append(ask.Apart, r.apart(at+".", t, false)...)
 		ask.CPUMHz += cpu
 		ask.MemoryMiB += memory
 		ask.Tasks = append(ask.Tasks, task)

@@ -3,6 +3,7 @@ package admission
 import (
 	"crypto/ed25519"
 	"strings"
+	"time"
 
 	"github.com/heteroflow/heteroflow/placement-service/engine"
 )
@@ -15,6 +16,7 @@ type Tree = map[string]any
 type Reading struct {
 	Request engine.Request    // groups with an accelerator ask; Tenant is for the caller to set
 	Type    string            // service, batch, system or sysbatch
+	Runtime time.Duration     // for which its allocations run at most, as its meta says; 0 when it does not
 	Hashes  map[string]string // of each group of the request: what its placement depends on, without its count
 	paths   map[place]string  // where each ask stands in the job
 }

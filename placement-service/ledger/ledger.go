@@ -16,6 +16,8 @@ import (
 // Pools is where the view reads from.
 type Pools interface {
 	Pools(context.Context) ([]store.PoolUse, error)
+	// Holders is what each tenant holds of each pool.
+	Holders(context.Context) ([]store.Holder, error)
 }
 
 // View is safe for concurrent use.
@@ -70,11 +72,20 @@ func (v *View) Read(ctx context.Context) (watch.Taken, error) {
 			add(taken, p.NodeID, p.Group, p.Taken)
 		}
 	}
+	holders, err := v.from.Holders(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read who holds the ledger's pools: %w", err)
+	}
+	for _, h := range holders {
+		if taken[h.NodeID][h.Group] > 0 { // what is hidden, or was given back meanwhile, counts for nobody
+			add(taken, h.NodeID, watch.HeldBy(h.Group, h.Tenant), h.Units)
+		}
+	}
 	return taken, nil
 }
 
-// Change does a change of the ledger in which claims take the place of others, and notes it when it went well.
-func (v *View) Change(before, after []store.Claim, do func() error) error {
+// Change does a change of the ledger in which claims of a tenant take the place of others, and notes it when it went well.
+func (v *View) Change(tenant string, before, after []store.Claim, do func() error) error {
 	v.mu.Lock()
 	v.busy++
 	v.round++
@@ -89,19 +100,19 @@ func (v *View) Change(before, after []store.Claim, do func() error) error {
 		return err
 	}
 	next := copyFor(v.taken, before, after) // others may be reading the old one
-	addTo(next, before, -1)
-	addTo(next, after, 1)
+	addTo(next, tenant, before, -1)
+	addTo(next, tenant, after, 1)
 	v.taken = next
 	return nil
 }
 
-// Without is taken without some claims.
-func Without(taken watch.Taken, claims []store.Claim) watch.Taken {
+// Without is taken without some claims of a tenant.
+func Without(taken watch.Taken, tenant string, claims []store.Claim) watch.Taken {
 	if len(claims) == 0 {
 		return taken
 	}
 	next := copyFor(taken, claims)
-	addTo(next, claims, -1)
+	addTo(next, tenant, claims, -1)
 	return next
 }
 
@@ -116,9 +127,10 @@ func copyFor(taken watch.Taken, claims ...[]store.Claim) watch.Taken {
 	return next
 }
 
-func addTo(taken watch.Taken, claims []store.Claim, sign int) {
+func addTo(taken watch.Taken, tenant string, claims []store.Claim, sign int) {
 	for _, c := range claims {
 		add(taken, c.NodeID, c.Group, sign*c.Units)
+		add(taken, c.NodeID, watch.HeldBy(c.Group, tenant), sign*c.Units)
 	}
 }
 

@@ -10,9 +10,12 @@ import (
 )
 
 type fake struct {
-	pools []store.PoolUse
-	reads int
+	pools   []store.PoolUse
+	holders []store.Holder
+	reads   int
 }
+
+func (f *fake) Holders(context.Context) ([]store.Holder, error) { return f.holders, nil }
 
 func (f *fake) Pools(context.Context) ([]store.PoolUse, error) {
 	f.reads++
@@ -42,13 +45,13 @@ func TestView_ReadsOnceAndFollowsItsOwnChanges(t *testing.T) {
 	if cached || first["n"]["g"] != 10 || len(first["n"]) != 1 {
 		t.Errorf("first reading is %v, cached %v", first, cached)
 	}
-	if err := v.Change(claim(10), claim(30), func() error { return nil }); err != nil {
+	if err := v.Change("t", claim(10), claim(30), func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if got, cached := taken(t, v); !cached || got["n"]["g"] != 30 || first["n"]["g"] != 10 {
 		t.Errorf("after a change: %v cached %v, the first reading is %v now", got, cached, first)
 	}
-	if got := Without(first, claim(10)); got["n"]["g"] != 0 || first["n"]["g"] != 10 {
+	if got := Without(first, "t", claim(10)); got["n"]["g"] != 0 || first["n"]["g"] != 10 {
 		t.Errorf("without its claims: %v, the original is %v", got, first)
 	}
 	v.Invalidate()
@@ -61,7 +64,7 @@ func TestView_KeepsNothingThatWasReadDuringAChange(t *testing.T) {
 	t.Parallel()
 	f := &fake{pools: []store.PoolUse{use("n", "g", 10)}}
 	v := New(f)
-	err := v.Change(nil, claim(10), func() error {
+	err := v.Change("t", nil, claim(10), func() error {
 		taken(t, v) // it may or may not have seen the change
 		return nil
 	})
@@ -71,10 +74,33 @@ func TestView_KeepsNothingThatWasReadDuringAChange(t *testing.T) {
 	if _, cached := taken(t, v); cached {
 		t.Error("a reading that may count the change twice was kept")
 	}
-	if err := v.Change(nil, claim(5), func() error { return errors.New("no room") }); err == nil {
+	if err := v.Change("t", nil, claim(5), func() error { return errors.New("no room") }); err == nil {
 		t.Error("the error got lost")
 	}
 	if _, cached := taken(t, v); cached {
 		t.Error("the copy was kept after a change that may have been half done")
+	}
+}
+
+// TestView_KnowsWhoHoldsWhat: what tenants hold follows the store and the changes made here.
+func TestView_KnowsWhoHoldsWhat(t *testing.T) {
+	t.Parallel()
+	f := &fake{pools: []store.PoolUse{use("n", "g", 10)}, holders: []store.Holder{
+		{NodeID: "n", Group: "g", Tenant: "a", Units: 10}, {NodeID: "n", Group: "hidden", Tenant: "a", Units: 3},
+	}}
+	v := New(f)
+	first, _ := taken(t, v)
+	if first["n"][watch.HeldBy("g", "a")] != 10 || len(first["n"]) != 2 {
+		t.Errorf("first reading is %v", first)
+	}
+	if err := v.Change("b", nil, claim(5), func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := taken(t, v)
+	if got["n"]["g"] != 15 || got["n"][watch.HeldBy("g", "a")] != 10 || got["n"][watch.HeldBy("g", "b")] != 5 {
+		t.Errorf("after a change: %v", got)
+	}
+	if _, left := Without(got, "a", claim(10))["n"][watch.HeldBy("g", "a")]; left {
+		t.Error("who gave back all is still there")
 	}
 }

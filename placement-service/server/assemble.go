@@ -68,7 +68,7 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 	p.tuning.Cluster, p.tuning.Traffic = func() engine.Snapshot { return world.Snapshot(nil) }, world.Traffic
 	sub := submit.New(submit.Config{
 		Nomad: nomad, Store: db, World: world, Ledger: view, Engine: p.tuning.Engine, Observe: p.tuning.Observe, Key: key, Clock: c.Clock, Log: c.Log,
-		Preemption: c.Preemption, Signals: nomad,
+		Preemption: c.Preemption, Patience: c.Patience, Signals: nomad,
 		Expect: func(job watch.JobKey, eval string) { p.watcher.Expect(job, eval) },
 		Wake:   func() { p.queue.Wake() },
 		WakeAt: func(at time.Time) { p.queue.WakeAt(at) },

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
@@ -33,6 +34,7 @@ type Config struct {
 	Anonymous   string            // role of requests without credentials; none when empty
 	Stderr      io.Writer         // where the first admin key is printed, once; os.Stderr when nil
 	Preemption  submit.Preemption // who is evicted for whom; nobody with the zero value
+	Patience    time.Duration     // before room is kept whose end nobody knows; submit.DefaultPatience when zero
 	RecordDir   string            // folder in which decisions are kept, readable by flight.Files; none when empty
 	// FirstKey takes the first admin key, once, in the place of Stderr.
 	FirstKey func(plaintext string) error

@@ -42,7 +42,7 @@ func (s *Submitter) Moves(ctx context.Context, row store.Job) (plan defrag.Plan,
 	if err != nil || len(running) == 0 {
 		return defrag.Plan{}, false, err
 	}
-	snapshot, err := s.snapshotFor(ctx, sub.key, given)
+	snapshot, err := s.snapshotFor(ctx, sub.key, row.Tenant, given)
 	if err != nil {
 		return defrag.Plan{}, false, err
 	}

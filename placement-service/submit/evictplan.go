@@ -33,6 +33,8 @@ type victimFacts struct {
 	gold    bool
 	signal  string        // that has it save its work; none when empty
 	kill    time.Duration // the longest kill timeout of its tasks
+	batch   bool          // its allocations end by themselves
+	runtime time.Duration // for which they run at most; 0 when nobody says
 	movable bool          // its allocations may be started again elsewhere
 	// groups are what one allocation of each group asks for; of movable jobs.
 	groups      map[string]engine.GroupAsk
@@ -81,7 +83,7 @@ func (s *Submitter) planEviction(ctx context.Context, sub submission, row store.
 	if err != nil {
 		return out, err
 	}
-	snapshot, err := s.snapshotFor(ctx, sub.key, out.given)
+	snapshot, err := s.snapshotFor(ctx, sub.key, row.Tenant, out.given)
 	if err != nil {
 		return out, err
 	}
@@ -93,12 +95,12 @@ func (s *Submitter) planEviction(ctx context.Context, sub submission, row store.
 }
 
 // snapshotFor is the cluster as a decision for the job sees it.
-func (s *Submitter) snapshotFor(ctx context.Context, key watch.JobKey, given []store.Claim) (engine.Snapshot, error) {
+func (s *Submitter) snapshotFor(ctx context.Context, key watch.JobKey, tenant string, given []store.Claim) (engine.Snapshot, error) {
 	taken, _, err := s.Ledger.Taken(ctx)
 	if err != nil {
 		return engine.Snapshot{}, databaseError(err)
 	}
-	snapshot := s.World.Snapshot(ledger.Without(taken, given))
+	snapshot := s.World.Snapshot(ledger.Without(taken, tenant, given))
 	if len(given) > 0 {
 		s.freeOwn(&snapshot, key)
 	}
@@ -191,6 +193,7 @@ func (s *Submitter) factsOf(row store.Job) victimFacts {
 	facts = victimFacts{version: row.Version, pinned: true}
 	if sub, err := s.stored(row); err == nil && len(row.Injection) > 0 {
 		facts.pinned = sub.reading.Request.Loose != ""
+		facts.batch, facts.runtime = sub.reading.Type == "batch", sub.reading.Runtime
 		facts.gold = asksGold(sub.reading.Request)
 		meta, _ := sub.clean["Meta"].(Tree)
 		facts.signal, _ = meta[metaSignal].(string)
@@ -293,7 +296,7 @@ func (s *Submitter) stateEviction(ctx context.Context, sub submission, row store
 	e, rows := s.evictionOf(sub, plan)
 	row.ReasonCode, row.Reason = string(codeMakingRoom), e.Reason
 	s.Ledger.Invalidate()
-	snapshot, err := s.snapshotFor(ctx, sub.key, plan.given)
+	snapshot, err := s.snapshotFor(ctx, sub.key, row.Tenant, plan.given)
 	if err != nil {
 		return row, nil, err
 	}

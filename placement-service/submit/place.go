@@ -21,6 +21,7 @@ type placing struct {
 	tenant  string
 	job     Tree // stripped
 	reading admission.Reading
+	turn    turn
 	prev    store.Job
 	older   admission.Injection // of the running decision; no groups when there is none
 	// row is the job's row, which is taken for what was decided together with the room, so that of two who try the
@@ -54,10 +55,11 @@ func (s *Submitter) take(ctx context.Context, p placing, found *placed, open sto
 		row, err = s.Store.PutJob(ctx, row)
 	} else {
 		found.reservation = store.NewID()
-		err = s.Ledger.Change(open.Claims, claims, func() (err error) {
+		alone := s.alone(p.tenant, open.Claims, claims)
+		err = s.Ledger.Change(p.tenant, open.Claims, claims, func() (err error) {
 			row, err = s.Store.PutJobReserving(ctx, row, store.Reservation{
 				ID: found.reservation, Replaces: open.ID, Tenant: p.tenant, Namespace: p.key.Namespace, JobID: p.key.ID,
-				Claims: claims, ExpiresAt: s.Clock.Now().Add(reservationLife),
+				Claims: claims, ExpiresAt: s.Clock.Now().Add(reservationLife), Alone: alone,
 			})
 			return err
 		})
@@ -70,6 +72,31 @@ func (s *Submitter) take(ctx context.Context, p placing, found *placed, open sto
 		s.log.Debug("room reserved", "job_id", p.key.ID, "reservation", found.reservation, "replaces", open.ID, "claims", len(claims), "first", claims[0].Group)
 	}
 	return nil
+}
+
+// alone are the pools of new claims on which no stranger may be, by the rules that the decision was made by: the ledger
+// sees to it once more, since another instance may decide at the same time. Where the job is already nothing is asked
+// anew.
+func (s *Submitter) alone(tenant string, open, claims []store.Claim) []store.Alone {
+	if !s.Engine().KeepsTenantsApart() {
+		return nil
+	}
+	seen := map[watch.PoolKey]bool{}
+	for _, c := range open {
+		seen[watch.PoolKey{NodeID: c.NodeID, Group: c.Group}] = true
+	}
+	var out []store.Alone
+	for _, c := range claims {
+		at := watch.PoolKey{NodeID: c.NodeID, Group: c.Group}
+		if seen[at] {
+			continue
+		}
+		seen[at] = true
+		if beside, is := s.World.Alone(c.NodeID, c.Group, tenant); is {
+			out = append(out, store.Alone{NodeID: c.NodeID, Group: c.Group, Beside: beside})
+		}
+	}
+	return out
 }
 
 // observe tells of what a job asks for that was not sent before and is not refused.
@@ -158,6 +185,9 @@ func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (p
 	}
 	request, kept, given := s.ask(p, stale, open)
 	decision, err := s.decide(ctx, p.key, request, given, p.row == nil)
+	if err == nil {
+		decision, err = s.besideHead(ctx, p, request, given, decision)
+	}
 	if err != nil {
 		return placed{}, err
 	}
@@ -274,7 +304,7 @@ func (s *Submitter) decide(ctx context.Context, key watch.JobKey, r engine.Reque
 		snapshot := func() engine.Snapshot { return s.World.Snapshot(taken) }
 		d, ok := s.decidePlain(taken, given, r)
 		if !ok {
-			own := s.World.Snapshot(ledger.Without(taken, given))
+			own := s.World.Snapshot(ledger.Without(taken, r.Tenant, given))
 			if len(given) > 0 {
 				s.freeOwn(&own, key)
 			}
@@ -312,7 +342,13 @@ func (s *Submitter) decidePlain(taken watch.Taken, given []store.Claim, r engine
 // freeOwn gives back the processor, memory and disk of the job's allocations: they are placed with the rest.
 func (s *Submitter) freeOwn(snapshot *engine.Snapshot, key watch.JobKey) {
 	cpu, memory, disk := map[string]int{}, map[string]int{}, map[string]int{}
+	own := map[string]bool{} // cards
 	for _, a := range s.World.LiveAllocs(key) {
+		for _, d := range a.Devices {
+			for _, id := range d.IDs {
+				own[id] = true
+			}
+		}
 		cpu[a.NodeID] += a.CPUMHz
 		memory[a.NodeID] += a.MemoryMiB
 		disk[a.NodeID] += a.DiskMiB
@@ -322,6 +358,26 @@ func (s *Submitter) freeOwn(snapshot *engine.Snapshot, key watch.JobKey) {
 		n.UsedCPUMHz = max(0, n.UsedCPUMHz-cpu[n.ID])
 		n.UsedMemoryMiB = max(0, n.UsedMemoryMiB-memory[n.ID])
 		n.UsedDiskMiB = max(0, n.UsedDiskMiB-disk[n.ID])
+		freeCards(n, own)
+	}
+}
+
+// freeCards gives back whole cards, in copies: the snapshot shares them with others.
+func freeCards(n *engine.Node, own map[string]bool) {
+	if len(own) == 0 {
+		return
+	}
+	for i := range n.Pools {
+		p := &n.Pools[i]
+		if !slices.ContainsFunc(p.Cards, func(c engine.Card) bool { return own[c.UUID] && c.UsedUnits > 0 }) {
+			continue
+		}
+		p.Cards = slices.Clone(p.Cards)
+		for k := range p.Cards {
+			if own[p.Cards[k].UUID] {
+				p.Cards[k].UsedUnits = 0
+			}
+		}
 	}
 }
 

@@ -165,7 +165,7 @@ func keyOf(env Tree) (watch.JobKey, error) {
 }
 
 func (sub submission) placing(row store.Job, older admission.Injection) placing {
-	return placing{key: sub.key, tenant: row.Tenant, job: sub.clean, reading: sub.reading, prev: sub.prev, older: older}
+	return placing{turn: turn{row.Priority, row.QueuedAt}, key: sub.key, tenant: row.Tenant, job: sub.clean, reading: sub.reading, prev: sub.prev, older: older}
 }
 
 // row is the job's row with the new spec; its state is not set yet.

@@ -22,6 +22,9 @@ func (s *Submitter) Retry(ctx context.Context, key watch.JobKey) (done bool, err
 	if err != nil {
 		return false, err
 	}
+	if row.State != store.JobWaiting {
+		s.leaveHead(key)
+	}
 	if row.State != store.JobWaiting && row.State != store.JobSubmitting {
 		return true, nil
 	}
@@ -78,6 +81,7 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 		return false, err
 	}
 	if found.job != nil {
+		s.leaveHead(sub.key)
 		result, err := s.send(ctx, sub, row, found)
 		result.finish()
 		var answer *Answer
@@ -87,6 +91,9 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 		return err == nil && !result.Waiting, err
 	}
 	row, refusal, err := s.makeRoom(ctx, sub, row, refusalOf(found))
+	if err == nil {
+		refusal, err = s.keepRoom(ctx, sub, row, found, refusal)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -214,11 +221,11 @@ func (s *Submitter) Signature(row store.Job) (string, error) {
 		return "", err
 	}
 	request := sub.reading.Request
-	request.JobID, request.Namespace, request.Tenant, request.Priority = "", "", "", 0
+	request.JobID, request.Namespace, request.Tenant, request.Priority = "", "", row.Tenant, 0
 	if len(row.Injection) > 0 {
 		request.JobID = row.Namespace + "/" + row.ID // what it holds already tells it from others
 	}
-	body, err := json.Marshal(request)
+	body, err := json.Marshal([]any{request, sub.reading.Runtime})
 	if err != nil {
 		return "", fmt.Errorf("encode the asks of job %s: %w", row.ID, err)
 	}

@@ -70,6 +70,7 @@ func (s *Submitter) end(ctx context.Context, row store.Job, evalID string, atNom
 		s.Expect(key, evalID)
 	}
 	s.switches.release(key)
+	s.heads.drop(key)
 	s.wake()
 	return row, nil
 }

@@ -61,6 +61,9 @@ type Config struct {
 	Record func(flight.Entry)
 	// Expect is told which evaluation will bring a job's allocations.
 	Expect func(job watch.JobKey, evalID string)
+	// Patience is how long a job waits before room is kept for it whose end nobody knows; DefaultPatience when zero. Room of
+	// which the end is known is kept at once.
+	Patience time.Duration
 	// Preemption is when others are evicted for a job that waits.
 	Preemption Preemption
 	// Signals tells tasks that are going to be evicted to save their work; nil tells nobody.
@@ -77,6 +80,7 @@ type Submitter struct {
 	log      hclog.Logger
 	deciding sync.Mutex // one decision at a time here; other instances are told apart by the ledger
 	switches *switchBook
+	heads    headBook
 	metrics  *metrics
 	locks    jobLocks
 	plans    planBook

@@ -41,13 +41,15 @@ func TestWorld_DecidesAsOnItsSnapshot(t *testing.T) {
 					if taken == nil {
 						taken = Taken{}
 					}
-					taken[id] = map[string]int{"ascend/vgpu/910B3-y": rapid.IntRange(0, 64).Draw(t, "units")}
+					units := rapid.IntRange(0, 64).Draw(t, "units")
+					tenant := rapid.SampledFrom([]string{"", "blue", "red"}).Draw(t, "holder")
+					taken[id] = map[string]int{"ascend/vgpu/910B3-y": units, HeldBy("ascend/vgpu/910B3-y", tenant): units}
 					if rapid.IntRange(0, 5).Draw(t, "forgotten") == 0 {
 						taken = nil
 					}
 				}
 			}
-			r := engine.Request{JobID: "j", Namespace: "default", Groups: []engine.GroupAsk{{Name: "g", Count: 1, Tasks: []engine.TaskAsk{{
+			r := engine.Request{JobID: "j", Namespace: "default", Tenant: rapid.SampledFrom([]string{"", "blue"}).Draw(t, "tenant"), Groups: []engine.GroupAsk{{Name: "g", Count: 1, Tasks: []engine.TaskAsk{{
 				Name: "t", Ask: &accel.Ask{Count: 1, MemoryMiB: uint64(rapid.IntRange(0, 70).Draw(t, "gib")) << 10},
 			}}}}}
 			if diff := cmp.Diff(e.Decide(w.Snapshot(taken), r), w.Decide(e, taken, r)); diff != "" {

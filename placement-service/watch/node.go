@@ -44,7 +44,7 @@ func viewNode(n *api.Node) *nodeView {
 	v := &nodeView{
 		engine: engine.Node{
 			ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Pool: n.NodePool, Class: n.NodeClass,
-			Attrs: attrs(n), Drivers: map[string]bool{},
+			Attrs: attrs(n), Drivers: map[string]bool{}, Tenants: names(n.Meta[MetaTenants]), Beside: names(n.Meta[MetaShareTenants]),
 			Ready: n.Status == api.NodeStatusReady && n.SchedulingEligibility == api.NodeSchedulingEligible && !n.Drain && n.DrainStrategy == nil,
 		},
 		owner: map[string]map[string]string{},
@@ -79,6 +79,24 @@ func viewNode(n *api.Node) *nodeView {
 		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
 	})
 	return v
+}
+
+// Keys of a node's meta that say whom it is for.
+const (
+	MetaTenants      = "heteroflow_tenants"       // the tenants that may use it; everybody when it is not there
+	MetaShareTenants = "heteroflow_share_tenants" // those that may be on one of its cards together; * for all
+)
+
+// names reads a list with commas, in order and each once.
+func names(list string) []string {
+	var out []string
+	for name := range strings.SplitSeq(list, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // runtimes reads what our driver says it can run. Nomad drops an attribute that is empty, so that one which is not

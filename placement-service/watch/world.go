@@ -5,6 +5,7 @@ package watch
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,8 +21,34 @@ type JobKey struct{ Namespace, ID string }
 // PoolKey names a device group of a node.
 type PoolKey struct{ NodeID, Group string }
 
-// Taken is how many units are taken, by node and device group. Pools of which nothing is taken are left out.
+// Taken is how many units are taken, by node and device group. Pools of which nothing is taken are left out. Beside each
+// group it has under HeldBy what each tenant holds of it, where the ledger knows.
 type Taken map[string]map[string]int
+
+// HeldBy is the key under which Taken has what a tenant holds of a device group.
+func HeldBy(group, tenant string) string { return group + heldMark + tenant }
+
+// heldMark is in no name of a group: Nomad and the ledger refuse it.
+const heldMark = "\x00"
+
+// holdersIn are the holders of the groups of a node, sorted; nil where nobody is known.
+func holdersIn(here map[string]int) map[string][]engine.Holder {
+	var out map[string][]engine.Holder
+	for key, units := range here {
+		group, tenant, is := strings.Cut(key, heldMark)
+		if !is || units <= 0 {
+			continue
+		}
+		if out == nil {
+			out = map[string][]engine.Holder{}
+		}
+		out[group] = append(out[group], engine.Holder{Tenant: tenant, Units: units})
+	}
+	for _, list := range out {
+		slices.SortFunc(list, func(a, b engine.Holder) int { return strings.Compare(a.Tenant, b.Tenant) })
+	}
+	return out
+}
 
 // Alloc is what placement knows of one allocation.
 type Alloc struct {
@@ -163,10 +190,11 @@ func (w *World) engineNode(id string, taken Taken) engine.Node {
 	}
 	pools := make([]engine.Pool, len(n.Pools))
 	copy(pools, n.Pools)
+	holders := holdersIn(here)
 	for i := range pools {
 		p := &pools[i]
 		if taken != nil {
-			p.Used = here[p.Group]
+			p.Used, p.Holders = here[p.Group], holders[p.Group]
 		}
 		if use == nil {
 			continue
@@ -185,6 +213,23 @@ func (w *World) engineNode(id string, taken Taken) engine.Node {
 	}
 	n.Pools = pools
 	return n
+}
+
+// Alone reports whether a tenant's share of a pool has to be alone on its card, and beside which other tenants it may be
+// all the same.
+func (w *World) Alone(nodeID, group, tenant string) (beside []string, alone bool) {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	v := w.nodes[nodeID]
+	if v == nil {
+		return nil, false
+	}
+	for i := range v.engine.Pools {
+		if p := &v.engine.Pools[i]; p.Group == group {
+			return v.engine.Alone(p, tenant)
+		}
+	}
+	return nil, false
 }
 
 // LiveAllocs are the live allocations of a job.

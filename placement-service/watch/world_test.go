@@ -9,6 +9,7 @@ import (
 
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/engine"
 )
 
 func textAttr(s string) *api.Attribute { return &api.Attribute{StringVal: &s} }
@@ -102,6 +103,34 @@ func TestWorld_CountsWhatAllocationsHold(t *testing.T) {
 	}
 	if n := w.Snapshot(nil).Nodes[0]; n.UsedCPUMHz != 0 || n.Pools[0].Used != 0 || len(w.JobsWithDevices()) != 0 {
 		t.Errorf("something is left over: %+v", n)
+	}
+}
+
+// TestWorld_KnowsWhomCardsAreFor: the node's meta says whom it is for, the ledger who is there.
+func TestWorld_KnowsWhomCardsAreFor(t *testing.T) {
+	t.Parallel()
+	w, n := NewWorld(), node()
+	n.Meta[MetaTenants], n.Meta[MetaShareTenants] = " red, blue ,,red", "blue"
+	w.setNode(n, time.Now())
+	const group = "ascend/vgpu/910B3-y"
+	got := w.Snapshot(Taken{"n1": {group: 2, HeldBy(group, "red"): 1, HeldBy(group, "blue"): 1}}).Nodes[0]
+	want := []engine.Holder{{Tenant: "blue", Units: 1}, {Tenant: "red", Units: 1}}
+	if diff := cmp.Diff(want, got.Pools[0].Holders); diff != "" || got.Pools[0].Used != 2 || len(got.Pools) != 2 {
+		t.Errorf("holders of %+v (-want +got)\n%s", got.Pools, diff)
+	}
+	if !cmp.Equal(got.Tenants, []string{"blue", "red"}) || !cmp.Equal(got.Beside, []string{"blue"}) {
+		t.Errorf("for %v, together %v", got.Tenants, got.Beside)
+	}
+	if held := w.Snapshot(nil).Nodes[0].Pools[0].Holders; held != nil {
+		t.Errorf("without a ledger holders are %v, want none known", held)
+	}
+	for tenant, want := range map[string][]string{"red": nil, "blue": {"blue"}} {
+		if beside, alone := w.Alone("n1", group, tenant); !alone || !cmp.Equal(beside, want) {
+			t.Errorf("%s is alone %v, but beside %v", tenant, alone, beside)
+		}
+	}
+	if _, alone := w.Alone("n1", "nvidia/gpu/H100", "red"); alone {
+		t.Error("a whole card has nobody to be alone from")
 	}
 }
 

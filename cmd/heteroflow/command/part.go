@@ -75,6 +75,10 @@ error, once. Tokens and certificates for Nomad and Consul are taken from their o
 		if err != nil {
 			return err
 		}
+		patience, err := p.Queue.Waits()
+		if err != nil {
+			return err
+		}
 		role := p.Anonymous
 		if role == "none" {
 			role = ""
@@ -82,7 +86,7 @@ error, once. Tokens and certificates for Nomad and Consul are taken from their o
 		return placement.Run(ctx, placement.Config{
 			Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
 			ConsulAddr: p.Consul.Address, ConsulToken: p.Consul.Token, Anonymous: role, Stderr: env.Stderr, Log: log,
-			RecordDir: cmp.Or(*record, p.Record), Preemption: rules,
+			RecordDir: cmp.Or(*record, p.Record), Preemption: rules, Patience: patience,
 		})
 	}
 	return c

@@ -32,6 +32,7 @@ type Part struct {
 	Hold        *Hold  `hcl:"hold,block"`  // of the gateway
 	// Preemption is of the placement service; nil evicts nothing.
 	Preemption *Preemption `hcl:"preemption,block"`
+	Queue      *Queue      `hcl:"queue,block"` // of the placement service
 }
 
 // Relay says how long backends of the gateway may take, and how much a client may send. What is empty or 0 is the
@@ -148,6 +149,9 @@ func (p *Part) overlay(from *Part) {
 	if from.Preemption != nil {
 		p.Preemption = from.Preemption
 	}
+	if from.Queue != nil {
+		p.Queue = from.Queue
+	}
 	if from.Hold != nil {
 		p.Hold = from.Hold
 	}
@@ -193,7 +197,8 @@ func (p *Part) Validate() error {
 	_, unheld := p.Hold.MaxWait()
 	problems = append(problems, unheld)
 	_, wrong := p.Preemption.Rules()
-	problems = append(problems, err, wrong)
+	_, impatient := p.Queue.Waits()
+	problems = append(problems, err, wrong, impatient)
 	p.Hold.Wake = withScheme(p.Hold.Wake)
 	p.Nomad.Address = withScheme(p.Nomad.Address)
 	p.Consul.Address = withScheme(p.Consul.Address)

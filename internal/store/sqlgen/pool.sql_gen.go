@@ -77,6 +77,39 @@ func (q *Queries) HidePool(ctx context.Context, arg HidePoolParams) error {
 	return err
 }
 
+const keepAlone = `-- name: KeepAlone :execrows
+UPDATE pools SET taken = taken
+WHERE pools.node_id = $1 AND pools.group_name = $2 AND NOT EXISTS (
+    SELECT 1 FROM claims JOIN reservations ON reservations.id = claims.reservation_id
+    WHERE claims.node_id = $1 AND claims.group_name = $2 AND reservations.tenant <> CAST($3 AS TEXT)
+      AND REPLACE(CAST($4 AS TEXT), CAST($5 AS TEXT) || reservations.tenant || CAST($5 AS TEXT), '') = CAST($4 AS TEXT)
+)
+`
+
+type KeepAloneParams struct {
+	NodeID    string
+	GroupName string
+	Tenant    string
+	Beside    string
+	Mark      string
+}
+
+// Touches the pool when no tenant but this one and those beside it has claims on it. An update, for it can be sent with others
+// before their answers are there. REPLACE finds a tenant between its marks as it is written, where LIKE knows wildcards.
+func (q *Queries) KeepAlone(ctx context.Context, arg KeepAloneParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, keepAlone,
+		arg.NodeID,
+		arg.GroupName,
+		arg.Tenant,
+		arg.Beside,
+		arg.Mark,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const listAllPools = `-- name: ListAllPools :many
 SELECT node_id, group_name, capacity, unit_mib, taken, present FROM pools ORDER BY node_id, group_name
 `
@@ -241,6 +274,48 @@ func (q *Queries) SumClaimsOfPool(ctx context.Context, arg SumClaimsOfPoolParams
 	var units int64
 	err := row.Scan(&units)
 	return units, err
+}
+
+const sumHolders = `-- name: SumHolders :many
+SELECT claims.node_id, claims.group_name, reservations.tenant, CAST(COALESCE(SUM(claims.units), 0) AS BIGINT) AS units
+FROM claims JOIN reservations ON reservations.id = claims.reservation_id
+GROUP BY claims.node_id, claims.group_name, reservations.tenant
+ORDER BY claims.node_id, claims.group_name, reservations.tenant
+`
+
+type SumHoldersRow struct {
+	NodeID    string
+	GroupName string
+	Tenant    string
+	Units     int64
+}
+
+func (q *Queries) SumHolders(ctx context.Context) ([]SumHoldersRow, error) {
+	rows, err := q.db.QueryContext(ctx, sumHolders)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SumHoldersRow
+	for rows.Next() {
+		var i SumHoldersRow
+		if err := rows.Scan(
+			&i.NodeID,
+			&i.GroupName,
+			&i.Tenant,
+			&i.Units,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const takeIfRoom = `-- name: TakeIfRoom :execrows

@@ -33,6 +33,7 @@ func testReservations(t *testing.T, open Open) {
 		"submitted once":                   reserveSubmitted,
 		"refuses what can never be stored": reserveInvalid,
 		"listed by pages":                  reserveListed,
+		"alone on a pool":                  reserveAlone,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -41,6 +42,30 @@ func testReservations(t *testing.T, open Open) {
 			test(t, s)
 		})
 	}
+}
+
+// reserveAlone: a reservation that is to be alone on a pool is refused beside another tenant, but for those it may be beside.
+func reserveAlone(t *testing.T, s *store.Store) {
+	ctx := t.Context()
+	of := func(id, tenant string, units int, beside ...string) store.Reservation {
+		r := reservation(id, "job-"+id, claim("n1", "a", units))
+		r.Tenant, r.Alone = tenant, []store.Alone{{NodeID: "n1", Group: "a", Beside: beside}}
+		return r
+	}
+	ok(t, s.Reserve(ctx, of("r1", "red", 1)))
+	ok(t, s.Reserve(ctx, of("r2", "red", 1))) // its own
+	wantErr(t, s.Reserve(ctx, of("r3", "blue", 1)), store.ErrConflict)
+	wantErr(t, s.Reserve(ctx, of("r3", "blue", 1, "re", "r_d", "redd", "%")), store.ErrConflict)
+	same(t, 2, ok2(s.Pools(ctx))(t)[0].Taken) // nothing of it is there
+	ok(t, s.Reserve(ctx, of("r3", "blue", 1, "green", "red")))
+	same(t, []store.Holder{{NodeID: "n1", Group: "a", Tenant: "blue", Units: 1}, {NodeID: "n1", Group: "a", Tenant: "red", Units: 2}}, ok2(s.Holders(ctx))(t))
+	wantErr(t, s.Reserve(ctx, of("r4", "green", 1, "red")), store.ErrConflict)
+	ok(t, s.Release(ctx, "default", "job-r1"))
+	ok(t, s.Release(ctx, "default", "job-r2"))
+	wantErr(t, s.Reserve(ctx, of("r4", "green", 1, "red")), store.ErrConflict)
+	ok(t, s.Release(ctx, "default", "job-r3"))
+	ok(t, s.Reserve(ctx, of("r4", "green", 1)))
+	same(t, []store.Holder{{NodeID: "n1", Group: "a", Tenant: "green", Units: 1}}, ok2(s.Holders(ctx))(t))
 }
 
 func reserveAllOrNothing(t *testing.T, s *store.Store) {
