@@ -30,9 +30,10 @@ test: verify lint cross race e2e ## everything CI runs
 unit: ## unit tests without the race detector, the quick round while working
 	$(GO) test -json $$($(GO) list ./... | grep -v /e2e) | $(SUMMARY)
 
-race: ## unit tests with the race detector, and without it those that count allocations
+race: ## unit tests with the race detector, and without it those that count allocations; the gateway's on both server sides
 	$(GO) test -race -json $$($(GO) list ./... | grep -v /e2e) | $(SUMMARY)
-	$(GO) test -run Frugal -json ./device-plugins/... | $(SUMMARY)
+	$(GO) test -run Frugal -json ./device-plugins/... ./gateway/... | $(SUMMARY)
+	HETEROFLOW_GATEWAY_SERVER=net/http $(GO) test -json ./gateway/server | $(SUMMARY)
 
 e2e: build ## end-to-end suite on the embedded engine and on each real Nomad found on PATH
 	HETEROFLOW_BIN=$(abspath $(BIN)) $(GO) test -count=1 -timeout 40m -json ./e2e/... | $(SUMMARY)

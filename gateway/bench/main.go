@@ -122,11 +122,11 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		return err
 	}
 	defer p.close()
-	gateway := p.gateway(o.binary)
+	gateway := p.gateway(productName, o.binary, "own")
 	if o.profile != "" {
 		gateway = p.profiled(self, o.profile)
 	}
-	all := []*target{{name: "direct", addr: engines[0]}, gateway, haproxy(engines), nginx(engines), reverse(self, engines)}
+	all := []*target{{name: "direct", addr: engines[0]}, gateway, p.gateway(standardName, o.binary, "net/http"), haproxy(engines), nginx(engines), reverse(self, engines)}
 	b := &bench{key: p.key, results: results{}, dir: dir, engine: engine}
 	targets, err := b.pick(all, o.targets)
 	if err != nil {
@@ -143,7 +143,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		names = append(names, t.name)
 	}
 	b.results.write(out, names)
-	fmt.Fprintf(out, "\n%d requests through %s, each with its row of usage: %t. It took %s.\n", b.sent, productName, metered, time.Since(began).Round(time.Second))
+	fmt.Fprintf(out, "\n%d requests through %s, each with its row of usage: %t. It took %s.\n", b.sent, productName+" on either side", metered, time.Since(began).Round(time.Second))
 	if len(b.problems) > 0 {
 		return errors.New(strings.Join(b.problems, "\n"))
 	}
@@ -152,7 +152,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 
 // pick leaves out targets that are not installed, and says so.
 func (b *bench) pick(all []*target, list string) ([]*target, error) {
-	names := []string{"direct", productName, "haproxy", "nginx", "httputil"}
+	names := []string{"direct", productName, standardName, "haproxy", "nginx", "httputil"}
 	want, err := picked(list, names)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -109,10 +110,14 @@ func (p *product) serveRegistry(engines []string) error {
 	return nil
 }
 
-// gateway is the product itself, as its binary.
-func (p *product) gateway(binary string) *target {
-	return &target{name: productName, launch: func(addr, dir string) (*process, error) {
-		return start(measuredCore, []string{"GOMAXPROCS=1"}, binary, "gateway", "-addr", addr, "-database", p.url,
+// gateway is the product itself, as its binary, with one of its two server sides.
+func (p *product) gateway(name, binary, side string) *target {
+	return &target{name: name, launch: func(addr, dir string) (*process, error) {
+		config := filepath.Join(dir, "gateway.hcl")
+		if err := os.WriteFile(config, fmt.Appendf(nil, "relay {\n  server = %q\n}\n", side), 0o600); err != nil {
+			return nil, err
+		}
+		return start(measuredCore, []string{"GOMAXPROCS=1"}, binary, "gateway", "-config", config, "-addr", addr, "-database", p.url,
 			"-consul", "http://"+p.registry, "-spool", filepath.Join(dir, "spool"), "-log-level", "warn")
 	}}
 }

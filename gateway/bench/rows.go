@@ -44,7 +44,7 @@ func (b *bench) did(t *target, f figure, v float64) { b.results.add(f, t.name, v
 
 // count adds requests that the target was sent.
 func (b *bench) count(t *target, n int) {
-	if t.name == productName {
+	if t.name == productName || t.name == standardName {
 		b.sent += n
 	}
 }

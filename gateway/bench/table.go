@@ -58,10 +58,12 @@ func (r results) add(f figure, target string, value float64) {
 	r[f.name][target] = append(r[f.name][target], value)
 }
 
-// anchor is the target that ratios go by, product the one that bars hold for.
+// anchor is the target that ratios go by, product the one that bars hold for. standard is the product with net/http's
+// server in the place of its own.
 const (
-	anchor      = "haproxy"
-	productName = "heteroflow"
+	anchor       = "haproxy"
+	productName  = "heteroflow"
+	standardName = "heteroflow-net/http"
 )
 
 func median(list []float64) float64 {

@@ -32,7 +32,7 @@ func (t *target) up(ctx context.Context, dir, key string) (calls int, err error)
 	if t.addr, err = freeAddr(); err != nil {
 		return 0, err
 	}
-	own, err := os.MkdirTemp(dir, t.name)
+	own, err := os.MkdirTemp(dir, strings.ReplaceAll(t.name, "/", "-"))
 	if err != nil {
 		return 0, err
 	}

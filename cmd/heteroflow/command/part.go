@@ -120,7 +120,7 @@ calls without a key are served: that is for one machine only.`
 			sender = upstream.NewStandard()
 		}
 		return server.Run(ctx, server.Config{
-			Sender: sender, Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
+			Sender: sender, Standard: p.Relay.Server == "net/http", Addr: p.Addr, DatabaseURL: p.DatabaseURL, NomadAddr: p.Nomad.Address, NomadToken: p.Nomad.Token,
 			ConsulAddr: p.Consul.Address, ConsulToken: p.Consul.Token, Anonymous: p.Anonymous != "none", Logger: log,
 			Spool: cmp.Or(*spool, p.Spool, config.Spool), MaxBody: p.Relay.MaxBodyMB << 20,
 			Rules: relay.Rules{Headers: times.Headers, Whole: times.Whole, FirstToken: times.FirstToken, Idle: times.Idle, Keepalive: times.Keepalive, Tries: p.Relay.Tries},

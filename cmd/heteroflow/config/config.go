@@ -46,10 +46,11 @@ type Relay struct {
 	Tries      int    `hcl:"tries,optional"`               // backends tried for one request; 1 to 5
 	MaxBodyMB  int64  `hcl:"max_body_mb,optional"`         // MiB of a request's body
 	Client     string `hcl:"client,optional"`              // how backends are reached: own, or net/http
+	Server     string `hcl:"server,optional"`              // how clients are answered: own, or net/http
 }
 
-// Clients are the values of Relay.Client; the first is the default.
-var Clients = []string{"own", "net/http"}
+// Sides are the values of Relay.Client and Relay.Server; the first is the default.
+var Sides = []string{"own", "net/http"}
 
 // Times are the durations of a Relay, 0 for those left out; Keepalive is below 0 for none.
 type Times struct {
@@ -85,8 +86,10 @@ func (r *Relay) Times() (Times, error) {
 	if r.MaxBodyMB < 0 || r.MaxBodyMB > 4096 {
 		problems = append(problems, fmt.Errorf("max_body_mb %d: write 1 to 4096", r.MaxBodyMB))
 	}
-	if r.Client != "" && !slices.Contains(Clients, r.Client) {
-		problems = append(problems, fmt.Errorf("client %q: write one of %s", r.Client, strings.Join(Clients, ", ")))
+	for _, side := range [][2]string{{"client", r.Client}, {"server", r.Server}} {
+		if side[1] != "" && !slices.Contains(Sides, side[1]) {
+			problems = append(problems, fmt.Errorf("%s %q: write one of %s", side[0], side[1], strings.Join(Sides, ", ")))
+		}
 	}
 	return t, errors.Join(problems...)
 }

@@ -77,10 +77,10 @@ func TestPart_Validate(t *testing.T) {
 	t.Parallel()
 	p := New(GatewayAddr)
 	p.Anonymous, p.LogLevel = "root", "loud"
-	p.Relay = &Relay{Idle: "soon", Headers: "-1s", Keepalive: "0s", Tries: 9, MaxBodyMB: -1, Client: "curl"}
+	p.Relay = &Relay{Idle: "soon", Headers: "-1s", Keepalive: "0s", Tries: 9, MaxBodyMB: -1, Client: "curl", Server: "nginx"}
 	p.Hold = &Hold{Wait: "a while", MaxRequests: -1, MaxMB: 1 << 21}
 	err := p.Validate()
-	for _, want := range []string{"no database", `anonymous "root"`, `log_level "loud"`, `idle_timeout "soon"`, `headers_timeout "-1s"`, "tries 9", "max_body_mb -1", `client "curl": write one of own, net/http`, `wait "a while"`, "max_requests -1", "max_mb 2097152"} {
+	for _, want := range []string{"no database", `anonymous "root"`, `log_level "loud"`, `idle_timeout "soon"`, `headers_timeout "-1s"`, "tries 9", "max_body_mb -1", `client "curl": write one of own, net/http`, `server "nginx": write one of own, net/http`, `wait "a while"`, "max_requests -1", "max_mb 2097152"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %q", err, want)
 		}
