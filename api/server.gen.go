@@ -69,6 +69,30 @@ func (e GPUForm) Valid() bool {
 	}
 }
 
+// Defines values for GangMeetingState.
+const (
+	GangMeetingStateGivenUp GangMeetingState = "given_up"
+	GangMeetingStateStarted GangMeetingState = "started"
+	GangMeetingStateStopped GangMeetingState = "stopped"
+	GangMeetingStateWaiting GangMeetingState = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the GangMeetingState enum.
+func (e GangMeetingState) Valid() bool {
+	switch e {
+	case GangMeetingStateGivenUp:
+		return true
+	case GangMeetingStateStarted:
+		return true
+	case GangMeetingStateStopped:
+		return true
+	case GangMeetingStateWaiting:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for HealthStatus.
 const (
 	Ok HealthStatus = "ok"
@@ -516,6 +540,69 @@ type GPUList struct {
 	// Stale Why the list may be another one by now, such as that Nomad cannot be reached: it is from as_of. Absent while it is kept up to date
 	Stale *string `json:"stale,omitempty"`
 }
+
+// GangArrival defines model for GangArrival.
+type GangArrival struct {
+	// Address Where the others reach it; its node's address when left out
+	Address *string    `json:"address,omitempty"`
+	AllocID string     `json:"alloc_id"`
+	Cards   []GangCard `json:"cards"`
+
+	// Grant The task's grant; it says which gang this is
+	Grant string `json:"grant"`
+
+	// Index The allocation's index in its group
+	Index  int     `json:"index"`
+	NodeID *string `json:"node_id,omitempty"`
+
+	// Port With the label master
+	Port   *int    `json:"port,omitempty"`
+	Vendor *string `json:"vendor,omitempty"`
+
+	// Visit Tells one start of the task from the next
+	Visit string `json:"visit"`
+
+	// Wait How long to wait for the others, such as 20s; at most 60s
+	Wait *string `json:"wait,omitempty"`
+}
+
+// GangCard defines model for GangCard.
+type GangCard struct {
+	// Address Of the card's own network interface, which NPUs have
+	Address *string `json:"address,omitempty"`
+	Index   int     `json:"index"`
+	UUID    string  `json:"uuid"`
+}
+
+// GangMeeting defines model for GangMeeting.
+type GangMeeting struct {
+	// Attempt Counts starts of the gang from 1; 0 unless started
+	Attempt int `json:"attempt"`
+
+	// Env Environment of the task; empty unless started
+	Env map[string]string `json:"env"`
+
+	// Files By path below the task's local folder
+	Files map[string]string `json:"files"`
+
+	// Members Of the gang
+	Members int `json:"members"`
+
+	// Present Members that wait
+	Present int `json:"present"`
+
+	// Rank Of the member, from 0
+	Rank int `json:"rank"`
+
+	// Reason For people
+	Reason *string `json:"reason,omitempty"`
+
+	// State waiting: ask again. started: run the command with env and files. given_up: the others did not come in time. stopped: the allocation is not to run any more.
+	State GangMeetingState `json:"state"`
+}
+
+// GangMeetingState waiting: ask again. started: run the command with env and files. given_up: the others did not come in time. stopped: the allocation is not to run any more.
+type GangMeetingState string
 
 // Health defines model for Health.
 type Health struct {
@@ -1239,6 +1326,9 @@ type CreateEndpointJSONRequestBody = EndpointWrite
 // UpdateEndpointJSONRequestBody defines body for UpdateEndpoint for application/json ContentType.
 type UpdateEndpointJSONRequestBody = EndpointWrite
 
+// MeetGangJSONRequestBody defines body for MeetGang for application/json ContentType.
+type MeetGangJSONRequestBody = GangArrival
+
 // ClaimIntentJSONRequestBody defines body for ClaimIntent for application/json ContentType.
 type ClaimIntentJSONRequestBody = IntentClaim
 
@@ -1280,6 +1370,9 @@ type ServerInterface interface {
 	// UpdateEndpoint Change an endpoint that nobody else changed meanwhile
 	// (PUT /api/v1/endpoints/{id})
 	UpdateEndpoint(w http.ResponseWriter, r *http.Request, id ID, params UpdateEndpointParams)
+	// MeetGang A task of a gang is ready to start; waits until all members are
+	// (POST /api/v1/gangs/meet)
+	MeetGang(w http.ResponseWriter, r *http.Request)
 	// ListGPUs Every card with what is free on it now
 	// (GET /api/v1/gpus)
 	ListGPUs(w http.ResponseWriter, r *http.Request, params ListGPUsParams)
@@ -1593,6 +1686,20 @@ func (siw *ServerInterfaceWrapper) UpdateEndpoint(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UpdateEndpoint(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// MeetGang operation middleware
+func (siw *ServerInterfaceWrapper) MeetGang(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.MeetGang(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2846,6 +2953,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/intents", wrapper.ListIntents)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/intents/{id}/claim", wrapper.ClaimIntent)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/intents/{id}/report", wrapper.ReportIntent)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/gangs/meet", wrapper.MeetGang)
 
 	return m
 }
@@ -3101,6 +3209,45 @@ type UpdateEndpointdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response UpdateEndpointdefaultApplicationProblemPlusJSONResponse) VisitUpdateEndpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MeetGangRequestObject struct {
+	Body *MeetGangJSONRequestBody
+}
+
+type MeetGangResponseObject interface {
+	VisitMeetGangResponse(w http.ResponseWriter) error
+}
+
+type MeetGang200JSONResponse GangMeeting
+
+func (response MeetGang200JSONResponse) VisitMeetGangResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MeetGangdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response MeetGangdefaultApplicationProblemPlusJSONResponse) VisitMeetGangResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -4417,6 +4564,9 @@ type StrictServerInterface interface {
 	// UpdateEndpoint Change an endpoint that nobody else changed meanwhile
 	// (PUT /api/v1/endpoints/{id})
 	UpdateEndpoint(ctx context.Context, request UpdateEndpointRequestObject) (UpdateEndpointResponseObject, error)
+	// MeetGang A task of a gang is ready to start; waits until all members are
+	// (POST /api/v1/gangs/meet)
+	MeetGang(ctx context.Context, request MeetGangRequestObject) (MeetGangResponseObject, error)
 	// ListGPUs Every card with what is free on it now
 	// (GET /api/v1/gpus)
 	ListGPUs(ctx context.Context, request ListGPUsRequestObject) (ListGPUsResponseObject, error)
@@ -4719,6 +4869,37 @@ func (sh *strictHandler) UpdateEndpoint(w http.ResponseWriter, r *http.Request, 
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(UpdateEndpointResponseObject); ok {
 		if err := validResponse.VisitUpdateEndpointResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// MeetGang operation middleware
+func (sh *strictHandler) MeetGang(w http.ResponseWriter, r *http.Request) {
+	var request MeetGangRequestObject
+
+	var body MeetGangJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.MeetGang(ctx, request.(MeetGangRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "MeetGang")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(MeetGangResponseObject); ok {
+		if err := validResponse.VisitMeetGangResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

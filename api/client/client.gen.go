@@ -70,6 +70,30 @@ func (e GPUForm) Valid() bool {
 	}
 }
 
+// Defines values for GangMeetingState.
+const (
+	GangMeetingStateGivenUp GangMeetingState = "given_up"
+	GangMeetingStateStarted GangMeetingState = "started"
+	GangMeetingStateStopped GangMeetingState = "stopped"
+	GangMeetingStateWaiting GangMeetingState = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the GangMeetingState enum.
+func (e GangMeetingState) Valid() bool {
+	switch e {
+	case GangMeetingStateGivenUp:
+		return true
+	case GangMeetingStateStarted:
+		return true
+	case GangMeetingStateStopped:
+		return true
+	case GangMeetingStateWaiting:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for HealthStatus.
 const (
 	Ok HealthStatus = "ok"
@@ -517,6 +541,69 @@ type GPUList struct {
 	// Stale Why the list may be another one by now, such as that Nomad cannot be reached: it is from as_of. Absent while it is kept up to date
 	Stale *string `json:"stale,omitempty"`
 }
+
+// GangArrival defines model for GangArrival.
+type GangArrival struct {
+	// Address Where the others reach it; its node's address when left out
+	Address *string    `json:"address,omitempty"`
+	AllocID string     `json:"alloc_id"`
+	Cards   []GangCard `json:"cards"`
+
+	// Grant The task's grant; it says which gang this is
+	Grant string `json:"grant"`
+
+	// Index The allocation's index in its group
+	Index  int     `json:"index"`
+	NodeID *string `json:"node_id,omitempty"`
+
+	// Port With the label master
+	Port   *int    `json:"port,omitempty"`
+	Vendor *string `json:"vendor,omitempty"`
+
+	// Visit Tells one start of the task from the next
+	Visit string `json:"visit"`
+
+	// Wait How long to wait for the others, such as 20s; at most 60s
+	Wait *string `json:"wait,omitempty"`
+}
+
+// GangCard defines model for GangCard.
+type GangCard struct {
+	// Address Of the card's own network interface, which NPUs have
+	Address *string `json:"address,omitempty"`
+	Index   int     `json:"index"`
+	UUID    string  `json:"uuid"`
+}
+
+// GangMeeting defines model for GangMeeting.
+type GangMeeting struct {
+	// Attempt Counts starts of the gang from 1; 0 unless started
+	Attempt int `json:"attempt"`
+
+	// Env Environment of the task; empty unless started
+	Env map[string]string `json:"env"`
+
+	// Files By path below the task's local folder
+	Files map[string]string `json:"files"`
+
+	// Members Of the gang
+	Members int `json:"members"`
+
+	// Present Members that wait
+	Present int `json:"present"`
+
+	// Rank Of the member, from 0
+	Rank int `json:"rank"`
+
+	// Reason For people
+	Reason *string `json:"reason,omitempty"`
+
+	// State waiting: ask again. started: run the command with env and files. given_up: the others did not come in time. stopped: the allocation is not to run any more.
+	State GangMeetingState `json:"state"`
+}
+
+// GangMeetingState waiting: ask again. started: run the command with env and files. given_up: the others did not come in time. stopped: the allocation is not to run any more.
+type GangMeetingState string
 
 // Health defines model for Health.
 type Health struct {
@@ -1240,6 +1327,9 @@ type CreateEndpointJSONRequestBody = EndpointWrite
 // UpdateEndpointJSONRequestBody defines body for UpdateEndpoint for application/json ContentType.
 type UpdateEndpointJSONRequestBody = EndpointWrite
 
+// MeetGangJSONRequestBody defines body for MeetGang for application/json ContentType.
+type MeetGangJSONRequestBody = GangArrival
+
 // ClaimIntentJSONRequestBody defines body for ClaimIntent for application/json ContentType.
 type ClaimIntentJSONRequestBody = IntentClaim
 
@@ -1382,6 +1472,20 @@ type ClientInterface interface {
 	//
 	// Corresponds with PUT /api/v1/endpoints/{id} (the `UpdateEndpoint` operationId).
 	UpdateEndpoint(ctx context.Context, id ID, params *UpdateEndpointParams, body UpdateEndpointJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MeetGangWithBody A task of a gang is ready to start; waits until all members are
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+	MeetGangWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MeetGang A task of a gang is ready to start; waits until all members are
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+	MeetGang(ctx context.Context, body MeetGangJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListGPUs Every card with what is free on it now
 	//
@@ -1736,6 +1840,40 @@ func (c *Client) UpdateEndpointWithBody(ctx context.Context, id ID, params *Upda
 // Corresponds with PUT /api/v1/endpoints/{id} (the `UpdateEndpoint` operationId).
 func (c *Client) UpdateEndpoint(ctx context.Context, id ID, params *UpdateEndpointParams, body UpdateEndpointJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewUpdateEndpointRequest(c.Server, id, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MeetGangWithBody A task of a gang is ready to start; waits until all members are
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+func (c *Client) MeetGangWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMeetGangRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MeetGang A task of a gang is ready to start; waits until all members are
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+func (c *Client) MeetGang(ctx context.Context, body MeetGangJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMeetGangRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2676,6 +2814,46 @@ func NewUpdateEndpointRequestWithBody(server string, id ID, params *UpdateEndpoi
 		req.Header.Set("If-Match", headerParam0)
 
 	}
+
+	return req, nil
+}
+
+// NewMeetGangRequest calls the generic MeetGang builder with application/json body
+func NewMeetGangRequest(server string, body MeetGangJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewMeetGangRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewMeetGangRequestWithBody constructs an http.Request for the MeetGang method, with any body, and a specified content type
+func NewMeetGangRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/gangs/meet")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -4429,6 +4607,20 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /api/v1/endpoints/{id} (the `UpdateEndpoint` operationId).
 	UpdateEndpointWithResponse(ctx context.Context, id ID, params *UpdateEndpointParams, body UpdateEndpointJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateEndpointResponse, error)
 
+	// MeetGangWithBodyWithResponse A task of a gang is ready to start; waits until all members are
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+	MeetGangWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MeetGangResponse, error)
+
+	// MeetGangWithResponse A task of a gang is ready to start; waits until all members are
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+	MeetGangWithResponse(ctx context.Context, body MeetGangJSONRequestBody, reqEditors ...RequestEditorFn) (*MeetGangResponse, error)
+
 	// ListGPUsWithResponse Every card with what is free on it now
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -5012,6 +5204,54 @@ func (r UpdateEndpointResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r UpdateEndpointResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type MeetGangResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *GangMeeting
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r MeetGangResponse) GetJSON200() *GangMeeting {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r MeetGangResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r MeetGangResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r MeetGangResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r MeetGangResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r MeetGangResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6685,6 +6925,32 @@ func (c *ClientWithResponses) UpdateEndpointWithResponse(ctx context.Context, id
 	return ParseUpdateEndpointResponse(rsp)
 }
 
+// MeetGangWithBodyWithResponse A task of a gang is ready to start; waits until all members are
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+func (c *ClientWithResponses) MeetGangWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MeetGangResponse, error) {
+	rsp, err := c.MeetGangWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMeetGangResponse(rsp)
+}
+
+// MeetGangWithResponse A task of a gang is ready to start; waits until all members are
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/gangs/meet (the `MeetGang` operationId).
+func (c *ClientWithResponses) MeetGangWithResponse(ctx context.Context, body MeetGangJSONRequestBody, reqEditors ...RequestEditorFn) (*MeetGangResponse, error) {
+	rsp, err := c.MeetGang(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMeetGangResponse(rsp)
+}
+
 // ListGPUsWithResponse Every card with what is free on it now
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7439,6 +7705,39 @@ func ParseUpdateEndpointResponse(rsp *http.Response) (*UpdateEndpointResponse, e
 			headers.ETag = &value
 		}
 		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseMeetGangResponse parses an HTTP response from a MeetGangWithResponse call
+func ParseMeetGangResponse(rsp *http.Response) (*MeetGangResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &MeetGangResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest GangMeeting
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
 	}
 
 	return response, nil

@@ -21,7 +21,7 @@ const injectionVersion = 1
 // Inject writes a placed decision into a job, for each group that the decision has a plan for; the job is one that
 // Strip or Apply gave. The same input always gives the same job.
 func Inject(job Tree, r Reading, d engine.Decision, o Options) (Tree, Injection, error) {
-	in := Injection{Version: injectionVersion}
+	in := Injection{Version: injectionVersion, Gang: d.Gang}
 	if !d.Placed {
 		return nil, in, fmt.Errorf("write decision into job %s: nothing was placed", r.Request.JobID)
 	}
@@ -58,11 +58,15 @@ func sign(r Reading, group string, shape engine.TaskShape, o Options) (string, e
 	if mib := shape.GrantMiB(); mib != shape.Ask.MemoryMiB {
 		of = append(of, strconv.FormatUint(mib, 10))
 	}
+	gang := r.grantOf(group)
+	if gang != nil {
+		of = append(of, sum(gang))
+	}
 	id := sha256.Sum256([]byte(strings.Join(of, "\x00")))
 	g := grant.Grant{
 		ID: hex.EncodeToString(id[:8]), Tenant: o.Tenant, Namespace: r.Request.Namespace, Job: r.Request.JobID, Group: group, Task: shape.Task,
 		Count: shape.Ask.Count, MemoryMiB: shape.GrantMiB(), ComputePct: shape.Ask.ComputePct, QoS: shape.QoS, Vendors: shape.Ask.Vendors,
-		Children: children[r.Request.Loose],
+		Children: children[r.Request.Loose], Gang: gang,
 	}
 	token, err := g.Sign(o.Key)
 	if err != nil {
@@ -108,7 +112,10 @@ func Shrink(r Reading, in Injection) Injection {
 // Merge is the injection after some groups were decided anew: those of newer, and those of older for the other
 // groups that the job still asks for, in the order of the job.
 func Merge(r Reading, older, newer Injection) Injection {
-	out := Injection{Version: injectionVersion}
+	out := Injection{Version: injectionVersion, Gang: newer.Gang}
+	if out.Gang == nil && r.Gang != nil {
+		out.Gang = older.Gang
+	}
 	for _, g := range r.Request.Groups {
 		for _, from := range []Injection{newer, older} {
 			at := slices.IndexFunc(from.Groups, func(one GroupInjection) bool { return one.Group == g.Name })

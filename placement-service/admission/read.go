@@ -26,6 +26,7 @@ type reader struct {
 	paths    map[place]string
 	group    string
 	task     string
+	gangs    map[string]gangBlock // by group
 }
 
 func (r *reader) bad(path, format string, args ...any) {
@@ -73,8 +74,12 @@ func Read(job Tree) (Reading, Problems) {
 		seen[ask.Name] = true
 		out.Request.Groups = append(out.Request.Groups, ask)
 	}
+	r.gather(job, &out)
 	for _, g := range out.Request.Groups {
 		out.Hashes[g.Name] = askHash(out.Request, g)
+		if g.Gang && out.Gang != nil {
+			out.Hashes[g.Name] = gangHash(out.Hashes[g.Name], *out.Gang, out.Members)
+		}
 	}
 	return out, r.problems
 }
@@ -161,6 +166,7 @@ func (r *reader) readTask(path string, t map[string]any) (task engine.TaskAsk, c
 	memoryMiB = int(r.number(path+".Resources.MemoryMB", get(resources, "MemoryMB"), defaultMemoryMiB))
 	config := getMap(t, "Config")
 	task = engine.TaskAsk{Name: r.task, Driver: getString(t, "Driver"), Runtime: runtimeOf(getString(t, "Driver"), config)}
+	r.readGang(path+".Config", &task, config)
 	block, written := config["accelerator"]
 	if !written || block == nil {
 		return task, cpuMHz, memoryMiB

@@ -18,6 +18,8 @@ type Reading struct {
 	Type    string            // service, batch, system or sysbatch
 	Runtime time.Duration     // for which its allocations run at most, as its meta says; 0 when it does not
 	Hashes  map[string]string // of each group of the request: what its placement depends on, without its count
+	Gang    *Gang             // of the groups that are members; nil when there are none
+	Members int               // of the gang
 	paths   map[place]string  // where each ask stands in the job
 }
 
@@ -48,6 +50,7 @@ type Options struct {
 type Injection struct {
 	Version int              `json:"v"` // 1
 	Groups  []GroupInjection `json:"groups"`
+	Gang    []engine.Member  `json:"gang,omitempty"` // in the order of ranks
 }
 
 // GroupInjection is what was written into one group.

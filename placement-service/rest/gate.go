@@ -37,6 +37,7 @@ var bodies = map[string]func() any{
 	"updatePlugin":   func() any { return &api.PluginUpdate{} },
 	"claimIntent":    func() any { return &api.IntentClaim{} },
 	"reportIntent":   func() any { return &api.IntentReport{} },
+	"meetGang":       func() any { return &api.GangArrival{} },
 }
 
 // gate lets through what the contract and the caller's role allow.

@@ -13,6 +13,9 @@ import (
 // descriptions say what each plugin is for.
 var descriptions = map[string]string{
 	"potential":       "prefers the place after which the node can still take most of what is usually asked for",
+	"nvlink":          "prefers nodes on which the cards of a task are linked as fast as they could be",
+	"rdma":            "prefers, for gangs, cards that are near a network card",
+	"topology":        "prefers to take cards from pairs, rings and quads that are broken up already",
 	"binpack":         "prefers cards and nodes that are used already, so that whole ones stay free",
 	"spread":          "prefers cards and nodes that are free, so that a lost node costs less",
 	"gpu_filter":      "leaves out cards of another brand, model, form, isolation or with too little free memory",

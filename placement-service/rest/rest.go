@@ -15,6 +15,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
+	"github.com/heteroflow/heteroflow/placement-service/gangs"
 	"github.com/heteroflow/heteroflow/placement-service/identity"
 	"github.com/heteroflow/heteroflow/placement-service/ledger"
 	"github.com/heteroflow/heteroflow/placement-service/submit"
@@ -41,6 +42,7 @@ type Config struct {
 	Ledger    *ledger.View
 	Submit    *submit.Submitter
 	Tuning    *tuning.Tuning
+	Gangs     *gangs.Room
 	Who       Identify
 	Checks    []Check
 	PublicKey ed25519.PublicKey

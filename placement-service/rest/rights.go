@@ -57,6 +57,7 @@ var rights = map[string]right{
 	"listIntents":          {verb: auth.Read, objects: []string{auth.Intents}, nodes: true},
 	"claimIntent":          {verb: auth.Write, objects: []string{auth.Intents}, nodes: true},
 	"reportIntent":         {verb: auth.Write, objects: []string{auth.Intents}, nodes: true},
+	"meetGang":             {verb: auth.Write, objects: []string{auth.Intents}, nodes: true}, // and the task's grant
 }
 
 // allows reports whether the caller may.

@@ -20,6 +20,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/version"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
 	"github.com/heteroflow/heteroflow/placement-service/flight"
+	"github.com/heteroflow/heteroflow/placement-service/gangs"
 	"github.com/heteroflow/heteroflow/placement-service/identity"
 	"github.com/heteroflow/heteroflow/placement-service/ledger"
 	"github.com/heteroflow/heteroflow/placement-service/proxy"
@@ -110,6 +111,9 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 	ownAPI, err := rest.New(rest.Config{
 		Store: db, Nomad: nomad, World: world, Ledger: view, Submit: sub, Tuning: p.tuning, Who: who, Checks: checks,
 		PublicKey: key.Public().(ed25519.PublicKey), Version: version.Version, Metrics: registry, Clock: c.Clock, Log: c.Log,
+		Gangs: gangs.New(gangs.Config{
+			Store: db, Cluster: world, Nomad: nomad, Key: key.Public().(ed25519.PublicKey), Clock: c.Clock, Log: c.Log,
+		}),
 	})
 	if err != nil {
 		return nil, err

@@ -104,11 +104,11 @@ func (s *Submitter) audit(ctx context.Context, d store.Decision) {
 
 // preemptedReason keeps in the refusal of a job that was evicted by whom it was, and adds what it waits for now.
 func preemptedReason(row store.Job, r engine.Refusal) engine.Refusal {
-	if row.ReasonCode != string(codePreempted) || r.Code == codeMakingRoom {
+	if row.ReasonCode != string(codePreempted) && row.ReasonCode != string(codeGangPartial) || r.Code == codeMakingRoom {
 		return r
 	}
 	const waits = "; waits: "
 	was, _, _ := strings.Cut(row.Reason, waits)
-	r.Code, r.Sentence = codePreempted, was+waits+r.Sentence
+	r.Code, r.Sentence = engine.Code(row.ReasonCode), was+waits+r.Sentence
 	return r
 }

@@ -68,6 +68,7 @@ func (s *Submitter) take(ctx context.Context, p placing, found *placed, open sto
 		return err
 	}
 	*p.row = row
+	s.World.Pin(p.key, found.decision.Groups, s.Clock.Now())
 	if len(claims) > 0 {
 		s.log.Debug("room reserved", "job_id", p.key.ID, "reservation", found.reservation, "replaces", open.ID, "claims", len(claims), "first", claims[0].Group)
 	}
@@ -125,6 +126,7 @@ func (s *Submitter) place(ctx context.Context, p placing) (placed, error) {
 			return placed{job: out, injection: p.older}, nil
 		}
 	}
+	stale = p.reading.Together(stale)
 	if out, is := s.unsure(); is {
 		return out, nil
 	}

@@ -58,7 +58,7 @@ func beingEvicted(prev store.Job) placed {
 
 // Evicted reports whether a job was evicted and waits: Nomad has it with no allocations wanted.
 func Evicted(row store.Job) bool {
-	return row.State == store.JobWaiting && row.ReasonCode == string(codePreempted) && len(row.Injection) == 0
+	return row.State == store.JobWaiting && (row.ReasonCode == string(codePreempted) || row.ReasonCode == string(codeGangPartial)) && len(row.Injection) == 0
 }
 
 // Signaller sends a signal to the tasks of an allocation.

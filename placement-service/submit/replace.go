@@ -47,10 +47,16 @@ func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, e
 	}
 	p, groups := sub.placing(row, older), allGroups(sub.reading)
 	found, err := s.placeGroups(ctx, p, groups)
-	if err != nil || found.job == nil {
+	if err != nil {
 		return false, err
 	}
+	if found.job == nil {
+		return s.takeBack(ctx, sub, row, stored, refusalOf(found))
+	}
 	if !differ(older, found.injection) {
+		if sub.reading.Gang != nil {
+			return s.takeBack(ctx, sub, row, stored, engine.Refusal{Code: codeContended, Sentence: "others hold what was found for the rest"})
+		}
 		return true, nil // Nomad has the right nodes; what it lacks is not ours to give
 	}
 	p.row = &row
@@ -66,6 +72,7 @@ func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, e
 		return false, nil
 	}
 	if err == nil {
+		s.partial.Delete(key)
 		s.log.Info("job placed anew", "namespace", key.Namespace, "job_id", key.ID)
 	}
 	return err == nil, err

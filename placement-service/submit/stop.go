@@ -109,6 +109,9 @@ func (s *Submitter) stopped(ctx context.Context, row store.Job, purge bool) (sto
 	if row.Version == 0 {
 		return row, nil // it went round the service
 	}
+	if err := s.Store.ForgetGang(ctx, row.Namespace, row.ID); err != nil { // who comes to a start later is of another run
+		s.log.Warn("members of a stopped gang not forgotten", "job_id", row.ID, "error", err)
+	}
 	row.State, row.ReasonCode, row.Reason, row.EvalID, row.Injection = store.JobStopped, "", "", "", nil
 	if purge {
 		err := s.Store.DeleteJob(ctx, row.Namespace, row.ID)

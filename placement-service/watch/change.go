@@ -95,6 +95,9 @@ func (w *World) setAllocs(list []*Alloc, now time.Time) []JobKey {
 	for id, a := range next {
 		if holdingChanged(w.allocs[id], a) {
 			touched[a.Job] = true
+			if a.holds() {
+				w.unpin(a.Job, a.NodeID)
+			}
 		}
 	}
 	for id, old := range w.allocs {
@@ -136,6 +139,9 @@ func (w *World) setAlloc(a *Alloc, now time.Time) bool {
 	}
 	changed := holdingChanged(old, a)
 	w.index(a)
+	if a.holds() && changed {
+		w.unpin(a.Job, a.NodeID)
+	}
 	if old == nil || changed || old.Live() != a.Live() {
 		w.recount(a.NodeID)
 	}

@@ -169,6 +169,7 @@ func (v *nodeView) addGroup(g *api.NodeDeviceResource, descriptors map[string]*a
 	}
 	owner := map[string]string{}
 	perInstance := p.Form == accel.Whole || p.Form == accel.Partition
+	var rows []string // links of each card
 	if perInstance {
 		for _, inst := range g.Instances {
 			facts := descriptors[inst.ID]
@@ -176,7 +177,11 @@ func (v *nodeView) addGroup(g *api.NodeDeviceResource, descriptors map[string]*a
 				facts = g
 			}
 			v.addCard(&p, facts, inst.ID, []*api.NodeDevice{inst}, owner)
+			if p.Form == accel.Whole {
+				rows = append(rows, text(facts, accel.AttrLinks))
+			}
 		}
+		connect(&p, rows)
 	} else {
 		uuid := text(g, accel.AttrUUID)
 		if uuid == "" {
@@ -208,7 +213,10 @@ func (v *nodeView) addCard(p *engine.Pool, g *api.NodeDeviceResource, uuid strin
 		facts.Healthy = false
 		facts.HealthReason = inst.HealthDescription
 	}
-	card := engine.Card{UUID: uuid, Index: facts.Index, Healthy: facts.Healthy, Units: len(instances)}
+	card := engine.Card{
+		UUID: uuid, Index: facts.Index, Healthy: facts.Healthy, Units: len(instances),
+		NIC: text(g, accel.AttrNIC), NICLink: text(g, accel.AttrNICLink), NUMA: facts.NUMANode,
+	}
 	if facts.MemoryMiB != nil {
 		card.MemoryMiB = *facts.MemoryMiB
 	}

@@ -306,6 +306,9 @@ func (w *Watcher) ReconcileOnce(ctx context.Context) error {
 	if _, err := w.Store.ForgetClosed(ctx, now.Add(-closedKept)); err != nil {
 		return err
 	}
+	if _, err := w.Store.ForgetGangsBefore(ctx, now.Add(-gangKept)); err != nil {
+		return err
+	}
 	fixed, err := w.Store.RecountPools(ctx)
 	if err != nil {
 		return err
@@ -319,6 +322,10 @@ func (w *Watcher) ReconcileOnce(ctx context.Context) error {
 
 // closedKept is how long released and expired reservations can still be looked up.
 const closedKept = 24 * time.Hour
+
+// gangKept is how long it is known of the members of a gang that they began together, if their job is not stopped before:
+// longer than a training runs.
+const gangKept = 365 * 24 * time.Hour
 
 // IntentLife is how long a node has to take on and finish an intent.
 const IntentLife = 2 * time.Minute

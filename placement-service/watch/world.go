@@ -112,6 +112,7 @@ type World struct {
 	// Of allocations with devices, since this process began to follow them:
 	placed, left int64
 	follow       followed
+	pins         pinned
 }
 
 // nodeUsage is what live allocations hold on one node.
@@ -127,6 +128,7 @@ func NewWorld() *World {
 		nodes: map[string]*nodeView{}, allocs: map[string]*Alloc{}, jobs: map[JobKey]map[string]*Alloc{},
 		byNode: map[string]map[string]*Alloc{}, usage: map[string]*nodeUsage{}, texts: map[string]string{},
 		ready: make(chan struct{}), changed: make(chan struct{}), follow: newFollowed(),
+		pins: pinned{jobs: map[JobKey]pinsOf{}, cards: map[pin]int{}},
 	}
 }
 
@@ -177,6 +179,12 @@ func (w *World) Snapshot(taken Taken) engine.Snapshot {
 }
 
 func (w *World) engineNode(id string, taken Taken) engine.Node {
+	n := w.nodeTaken(id, taken)
+	w.pinnedOn(&n)
+	return n
+}
+
+func (w *World) nodeTaken(id string, taken Taken) engine.Node {
 	n := w.nodes[id].engine
 	use, here := w.usage[id], taken[id]
 	if len(here) == 0 && (use == nil || len(use.units) == 0) {

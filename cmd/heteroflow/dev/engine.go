@@ -36,7 +36,7 @@ func (m machine) deviceConfig() map[string]any {
 // driverConfig is the task driver's config block.
 func (m machine) driverConfig() map[string]any {
 	return map[string]any{
-		"state_dir": m.stateDir, "grant_public_key": m.publicKey,
+		"state_dir": m.stateDir, "grant_public_key": m.publicKey, "server": m.serverURL,
 		"docker":  map[string]any{"enabled": m.found.docker},
 		"process": map[string]any{"enabled": m.found.process},
 	}

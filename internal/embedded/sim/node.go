@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,6 +33,8 @@ type Node struct {
 	Auto       bool   // the forms of the cards may be switched by intent
 	Meta       map[string]string
 	Drivers    []string // all that jobs commonly name when nil
+	// Links is how whole cards are connected, by their places in Cards, both ways; none is known when nil.
+	Links map[[2]int]accel.Link
 }
 
 // Nodes makes n nodes named "sim-0001" and so on, each with perNode cards of one brand and model. UUIDs are the same at
@@ -144,7 +147,7 @@ func (b *Builder) devices(n Node) []*api.NodeDeviceResource {
 	}
 	var groups, descriptors []*api.NodeDeviceResource
 	whole := map[string]*api.NodeDeviceResource{}
-	for _, c := range n.Cards {
+	for i, c := range n.Cards {
 		if c.Form == "" {
 			c.Form = accel.Whole
 		}
@@ -165,10 +168,29 @@ func (b *Builder) devices(n Node) []*api.NodeDeviceResource {
 			ID: c.UUID, Healthy: c.Health.OK, HealthDescription: c.Health.Reason, Locality: &api.NodeDeviceLocality{PciBusID: c.PCIAddress},
 		})
 		descriptors = append(descriptors, &api.NodeDeviceResource{
-			Vendor: string(c.Vendor), Type: accel.DescriptorType, Name: c.DescriptorName(), Attributes: b.cardAttributes(c, memory(c), n.Auto),
+			Vendor: string(c.Vendor), Type: accel.DescriptorType, Name: c.DescriptorName(), Attributes: b.linked(b.cardAttributes(c, memory(c), n.Auto), n, i),
 		})
 	}
 	return append(groups, descriptors...)
+}
+
+// linked adds how a card is connected.
+func (b *Builder) linked(attributes map[string]*api.Attribute, n Node, card int) map[string]*api.Attribute {
+	peers := map[string]accel.Link{}
+	for ends, l := range n.Links {
+		for k, end := range ends {
+			if end == card {
+				other := n.Cards[ends[1-k]]
+				peers[accel.PeerID(other.Vendor, other.UUID)] = l
+			}
+		}
+	}
+	if len(peers) == 0 {
+		return attributes
+	}
+	out := maps.Clone(attributes)
+	out[accel.AttrLinks] = b.text(accel.FormatLinks(peers))
+	return out
 }
 
 // slices makes the instances of a shared card out of two blocks of memory: thousands of cards have many.
