@@ -77,7 +77,8 @@ func (v *View) Read(ctx context.Context) (watch.Taken, error) {
 		return nil, fmt.Errorf("read who holds the ledger's pools: %w", err)
 	}
 	for _, h := range holders {
-		if taken[h.NodeID][h.Group] > 0 { // what is hidden, or was given back meanwhile, counts for nobody
+		// What is hidden, or was given back meanwhile, counts for nobody; and of a job that is not in the books nobody knows whose it is.
+		if taken[h.NodeID][h.Group] > 0 && h.Tenant != "" {
 			add(taken, h.NodeID, watch.HeldBy(h.Group, h.Tenant), h.Units)
 		}
 	}

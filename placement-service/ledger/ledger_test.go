@@ -86,7 +86,7 @@ func TestView_KeepsNothingThatWasReadDuringAChange(t *testing.T) {
 func TestView_KnowsWhoHoldsWhat(t *testing.T) {
 	t.Parallel()
 	f := &fake{pools: []store.PoolUse{use("n", "g", 10)}, holders: []store.Holder{
-		{NodeID: "n", Group: "g", Tenant: "a", Units: 10}, {NodeID: "n", Group: "hidden", Tenant: "a", Units: 3},
+		{NodeID: "n", Group: "g", Tenant: "a", Units: 10}, {NodeID: "n", Group: "hidden", Tenant: "a", Units: 3}, {NodeID: "n", Group: "g", Units: 1},
 	}}
 	v := New(f)
 	first, _ := taken(t, v)

@@ -37,7 +37,7 @@ func TestHead_ShortJobsRunInFrontOfTheOneThatWaits(t *testing.T) {
 	s.register(share("big", 1, "60GiB"))
 	eventually(t, "room is kept for the big one", func() bool {
 		_, code, reason := s.reasonOf("big")
-		return code == "memory" && strings.Contains(reason, "at the latest, for which room is kept on node-1")
+		return code == "memory" && strings.Contains(reason, "at the latest, for which room is kept on sim-0001")
 	})
 	s.register(share("endless", 1, "25GiB"))
 	if reason := s.waitsWith("endless", "reserved"); !strings.Contains(reason, "would delay job default/big, which waits in front of it since") || !strings.Contains(reason, "heteroflow_runtime") {
@@ -62,22 +62,22 @@ func TestHead_WhatComesFreeIsLeftToIt(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t, one(), impatient)
 	batch := func(j *api.Job) { j.Type = new("batch") }
-	for i := range 4 {
-		s.register(share(fmt.Sprint("small-", i), 1, "20GiB", batch))
+	for i := range 3 { // each of them is in the way
+		s.register(share(fmt.Sprint("small-", i), 1, "26GiB", batch))
 		s.runs(fmt.Sprint("small-", i), 1)
 	}
 	s.register(share("big", 1, "60GiB"))
 	eventually(t, "what comes free is kept for it", func() bool {
 		_, _, reason := s.reasonOf("big")
-		return strings.Contains(reason, "room that comes free on node-1 is kept for it")
+		return strings.Contains(reason, "room that comes free on sim-0001 is kept for it")
 	})
 	for i := range 3 {
 		if _, _, err := s.nomad.Jobs().Deregister(fmt.Sprint("small-", i), false, nil); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "its room is free", func() bool { return s.usedUnits() <= 60-20*i })
-		if id := fmt.Sprint("later-", i); i < 2 {
-			s.register(share(id, 1, "20GiB", batch))
+		if id := fmt.Sprint("later-", i); i < 2 { // with the third the big one has its room
+			eventually(t, "its room is free", func() bool { return s.usedUnits() == 52-26*i })
+			s.register(share(id, 1, "26GiB", batch))
 			s.waitsWith(id, "reserved")
 		}
 	}

@@ -48,11 +48,11 @@ GROUP BY claims.node_id, claims.group_name, reservations.tenant
 ORDER BY claims.node_id, claims.group_name, reservations.tenant;
 
 -- name: KeepAlone :execrows
--- Touches the pool when no tenant but this one and those beside it has claims on it. An update, for it can be sent with others
+-- Touches the pool when no tenant that is known but this one and those beside it has claims on it. An update, for it can be sent with others
 -- before their answers are there. REPLACE finds a tenant between its marks as it is written, where LIKE knows wildcards.
 UPDATE pools SET taken = taken
 WHERE pools.node_id = @node_id AND pools.group_name = @group_name AND NOT EXISTS (
     SELECT 1 FROM claims JOIN reservations ON reservations.id = claims.reservation_id
-    WHERE claims.node_id = @node_id AND claims.group_name = @group_name AND reservations.tenant <> CAST(@tenant AS TEXT)
+    WHERE claims.node_id = @node_id AND claims.group_name = @group_name AND reservations.tenant NOT IN ('', CAST(@tenant AS TEXT))
       AND REPLACE(CAST(@beside AS TEXT), CAST(@mark AS TEXT) || reservations.tenant || CAST(@mark AS TEXT), '') = CAST(@beside AS TEXT)
 );

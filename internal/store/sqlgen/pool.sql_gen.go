@@ -81,7 +81,7 @@ const keepAlone = `-- name: KeepAlone :execrows
 UPDATE pools SET taken = taken
 WHERE pools.node_id = $1 AND pools.group_name = $2 AND NOT EXISTS (
     SELECT 1 FROM claims JOIN reservations ON reservations.id = claims.reservation_id
-    WHERE claims.node_id = $1 AND claims.group_name = $2 AND reservations.tenant <> CAST($3 AS TEXT)
+    WHERE claims.node_id = $1 AND claims.group_name = $2 AND reservations.tenant NOT IN ('', CAST($3 AS TEXT))
       AND REPLACE(CAST($4 AS TEXT), CAST($5 AS TEXT) || reservations.tenant || CAST($5 AS TEXT), '') = CAST($4 AS TEXT)
 )
 `
@@ -94,7 +94,7 @@ type KeepAloneParams struct {
 	Mark      string
 }
 
-// Touches the pool when no tenant but this one and those beside it has claims on it. An update, for it can be sent with others
+// Touches the pool when no tenant that is known but this one and those beside it has claims on it. An update, for it can be sent with others
 // before their answers are there. REPLACE finds a tenant between its marks as it is written, where LIKE knows wildcards.
 func (q *Queries) KeepAlone(ctx context.Context, arg KeepAloneParams) (int64, error) {
 	result, err := q.db.ExecContext(ctx, keepAlone,

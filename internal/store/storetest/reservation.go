@@ -66,6 +66,9 @@ func reserveAlone(t *testing.T, s *store.Store) {
 	ok(t, s.Release(ctx, "default", "job-r3"))
 	ok(t, s.Reserve(ctx, of("r4", "green", 1)))
 	same(t, []store.Holder{{NodeID: "n1", Group: "a", Tenant: "green", Units: 1}}, ok2(s.Holders(ctx))(t))
+	ok(t, s.Release(ctx, "default", "job-r4"))
+	ok(t, s.Reserve(ctx, of("r5", "", 1)))
+	ok(t, s.Reserve(ctx, of("r6", "green", 1))) // of the other nobody knows whose it is
 }
 
 func reserveAllOrNothing(t *testing.T, s *store.Store) {
