@@ -319,8 +319,9 @@ type exchange struct {
 	began   time.Time
 	out     Outcome
 	tried   [2]Try
-	events  int // passed on
-	told    int // chunks when the engine last told usage
+	answer  body.Answer // that comes whole
+	events  int         // passed on
+	told    int         // chunks when the engine last told usage
 
 	mu          sync.Mutex // of what follows, and of writing to the client
 	headersSent bool

@@ -201,6 +201,9 @@ func (x *exchange) pass(out []byte, events int) bool {
 // boundary gives the place after the last whole event. Nothing before from ends one, but for what it shares with what
 // comes after.
 func boundary(b []byte, from int) int {
+	if n := len(b); n >= 2 && b[n-1] == '\n' && b[n-2] == '\n' {
+		return n // as nearly always
+	}
 	from = max(0, from-3)
 	end := 0
 	for _, blank := range [][]byte{[]byte("\n\n"), []byte("\n\r\n")} {

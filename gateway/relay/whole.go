@@ -31,10 +31,11 @@ func (x *exchange) whole(resp *upstream.Response) error {
 	}
 	x.out.FirstByte = time.Since(x.began)
 	x.lease.FirstByte()
-	answer := body.Answer{Model: x.call.Model}
+	answer := &x.answer
+	*answer = body.Answer{Model: x.call.Model}
 	kept := len(first)
 	if isJSON {
-		first = passed(&answer, first, err == io.EOF)
+		first = passed(answer, first, err == io.EOF)
 	}
 
 	x.out.Status, x.out.End = resp.Status, store.EndDone
@@ -56,7 +57,7 @@ func (x *exchange) whole(resp *upstream.Response) error {
 	_, writeErr := x.w.Write(first)
 	x.mu.Unlock()
 	if writeErr == nil && err == nil {
-		err, writeErr = x.rest(resp.Body, &answer, isJSON)
+		err, writeErr = x.rest(resp.Body, answer, isJSON)
 	}
 	x.out.Usage = answer.Usage
 	switch {
@@ -78,11 +79,10 @@ func (x *exchange) whole(resp *upstream.Response) error {
 // as it is.
 func passed(answer *body.Answer, first []byte, all bool) []byte {
 	if all {
-		told := body.Answer{Model: answer.Model}
-		if told.See(first); !told.Renamed {
-			*answer = told
+		if answer.See(first); !answer.Renamed {
 			return first
 		}
+		*answer = body.Answer{Model: answer.Model}
 	}
 	out := answer.Feed(make([]byte, 0, len(first)+len(answer.Model)), first)
 	if all {

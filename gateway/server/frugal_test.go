@@ -17,7 +17,7 @@ import (
 
 // mostAllocations of a whole request: all of the gateway, from the first byte of the request to its row of usage, with
 // a key, a session and a choice of backends, without limits.
-const mostAllocations = 12
+const mostAllocations = 9
 
 // quietEngine answers each request with the same bytes, and each event that is asked for.
 func quietEngine(t *testing.T, answer []byte, events <-chan bool) (addr string) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"sync"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -32,7 +33,11 @@ const (
 // Read finds out what choosing a backend needs to know of an OpenAI or Anthropic request body. It decodes and keeps
 // nothing of it. Of repeated fields the last counts, as it does for engines; fields of a wrong type count as missing.
 func Read(body []byte, in Scope) Prompt {
-	var room [16]message
+	room := rooms.Get().(*[16]message) //nolint:forcetypeassert // nothing else is put there
+	defer func() {
+		clear(room[:])
+		rooms.Put(room)
+	}()
 	f := scan(body, room[:0])
 	p := Prompt{}
 	p.Keys[LevelHeader] = in.key(LevelHeader, in.Header)
@@ -79,6 +84,9 @@ func Read(body []byte, in Scope) Prompt {
 	}
 	return p
 }
+
+// rooms are for the messages of a body, of which most have few.
+var rooms = sync.Pool{New: func() any { return new([16]message) }}
 
 // fields are the texts of a body's members that matter here, nil where there is none.
 type fields struct {

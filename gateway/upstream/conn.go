@@ -37,13 +37,23 @@ type ending interface {
 }
 
 func dial(ctx context.Context, addr string, until time.Time) (*conn, error) {
-	d := net.Dialer{Timeout: connectTime, KeepAlive: 15 * time.Second}
-	nc, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
+	// On a goroutine of its own: it goes deep, and a stack that has grown stays so for as long as a stream lasts.
+	type connected struct {
+		net.Conn
+		err error
+	}
+	done := make(chan connected, 1)
+	go func() {
+		d := net.Dialer{Timeout: connectTime, KeepAlive: 15 * time.Second}
+		nc, err := d.DialContext(ctx, "tcp", addr)
+		done <- connected{nc, err}
+	}()
+	nc := <-done
+	if nc.err != nil {
+		return nil, nc.err
 	}
 	c := &conn{addr: addr}
-	c.Open(nc)
+	c.Open(nc.Conn)
 	c.in.From = &c.Socket
 	c.deadline(until)
 	return c, nil
