@@ -48,7 +48,7 @@ var allowed = map[string]string{
 	"listAudit":     admins,
 	"listEndpoints": people, "getEndpoint": people, "createEndpoint": workers, "updateEndpoint": workers, "deleteEndpoint": workers,
 	"listUsage": people, "sumUsage": people,
-	"listIntents": "operator, node", "claimIntent": "operator, node", "reportIntent": "operator, node",
+	"listIntents": "operator, node", "claimIntent": "operator, node", "reportIntent": "operator, node", "meetGang": "operator, node",
 }
 
 type fixed struct{ who identity.Who }

@@ -168,7 +168,7 @@ func TestTuning_TellsWhatPluginsTake(t *testing.T) {
 		for _, m := range f.GetMetric() {
 			plugins = append(plugins, m.GetLabel()[0].GetValue())
 		}
-		if want := []string{"gpu_filter", "potential", "resource_filter", "share_tenant"}; !slices.Equal(plugins, want) {
+		if want := []string{"gpu_filter", "nvlink", "potential", "rdma", "resource_filter", "share_tenant", "topology"}; !slices.Equal(plugins, want) {
 			t.Errorf("%s of %v, want of %v", f.GetName(), plugins, want)
 		}
 	}
