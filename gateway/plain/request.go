@@ -106,7 +106,7 @@ func (x *exchange) parse(lines string) *refusal {
 	}
 	r := http.Request{
 		Method: method, URL: &x.url, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: x.header, Body: http.NoBody,
-		ContentLength: length, Host: hosts[0], RequestURI: target, Close: http1.Says(x.header["Connection"], "close"),
+		ContentLength: length, Host: hosts[0], RequestURI: target, Close: asksToClose(x.header["Connection"]),
 	}
 	if length != 0 {
 		r.Body = &x.life.body
@@ -119,6 +119,19 @@ func (x *exchange) parse(lines string) *refusal {
 }
 
 var inChunks = []string{"chunked"}
+
+// asksToClose reports whether the word is there in any way in which somebody may read it, also with blanks for commas:
+// what comes behind it would be another's.
+func asksToClose(values []string) bool {
+	for _, value := range values {
+		for word := range strings.FieldsFuncSeq(value, func(c rune) bool { return c == ',' || c == ' ' || c == '\t' }) {
+			if strings.EqualFold(word, "close") {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // add takes a line of the header.
 func (x *exchange) add(name, value string) {
