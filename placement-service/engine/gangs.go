@@ -229,7 +229,7 @@ func (w *work) gangByTopology(fleets []*fleet, groups []int, total int, plans []
 	for _, i := range groups {
 		g := &w.req.Groups[i]
 		if i != groups[0] {
-			w.begin(g)
+			w.beginAlike(g)
 		}
 		items := w.wholeItems()
 		for range g.Count {
@@ -244,6 +244,20 @@ func (w *work) gangByTopology(fleets []*fleet, groups []int, total int, plans []
 	}
 	w.within, w.apart = 0, false
 	return order, nil
+}
+
+// beginAlike begins a group that asks for the same as the one before: what was found of nodes and pools holds for it too.
+func (w *work) beginAlike(g *GroupAsk) {
+	w.ask = g
+	w.tasks = w.tasks[:0]
+	for i := range g.Tasks {
+		if g.Tasks[i].Ask != nil {
+			w.tasks = append(w.tasks, &g.Tasks[i])
+		}
+	}
+	w.domains.begin(w.snap, g)
+	w.here = resize(w.here, len(w.snap.Nodes))
+	w.bound, w.scores = w.bound[:0], w.scores[:0]
 }
 
 // gangAsk is the ask in the words of package gang.
