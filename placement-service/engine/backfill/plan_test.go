@@ -44,9 +44,7 @@ func (l *life) start(r engine.Request, d engine.Decision, ends int64) {
 		a := Allocation{EndsAt: ends, Allocation: preempt.Allocation{
 			ID: fmt.Sprint(r.JobID, "/", i), Job: r.JobID, NodeID: p.NodeID, CPUMHz: r.Groups[0].CPUMHz, MemoryMiB: r.Groups[0].MemoryMiB, StartedAt: 1,
 		}}
-		for _, c := range p.Tasks[0].Claims {
-			a.Claims = append(a.Claims, c)
-		}
+		a.Claims = append(a.Claims, p.Tasks[0].Claims...)
 		l.running = append(l.running, a)
 	}
 }
