@@ -22,9 +22,6 @@ import (
 	"github.com/heteroflow/heteroflow/gateway/http1"
 )
 
-// patience bounds waits for what must come; a test that passes never waits for it.
-const patience = 30 * time.Second
-
 // sample is one of testdata/requests.txt.
 type sample struct {
 	name, text string
