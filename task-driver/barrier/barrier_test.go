@@ -52,7 +52,7 @@ func says(status int, body string) func(http.ResponseWriter) {
 }
 
 // meet asks a service that answers so, and moves the clock by step with each call.
-func meet(t *testing.T, step time.Duration, answers ...func(http.ResponseWriter)) (Start, error, *service, []string) {
+func meet(t *testing.T, step time.Duration, answers ...func(http.ResponseWriter)) (Start, *service, []string, error) {
 	t.Helper()
 	c := clock.NewFake(time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC))
 	s := &service{answers: answers, after: func() { c.Advance(step) }}
@@ -61,12 +61,12 @@ func meet(t *testing.T, step time.Duration, answers ...func(http.ResponseWriter)
 	var events []string
 	client := &Client{Server: server.URL + "/", Token: "hf-node-1", HTTP: server.Client(), Clock: c}
 	start, err := client.Meet(t.Context(), Arrival{Grant: "g", AllocID: "a1", Index: 2, Cards: []Card{{UUID: "GPU-a"}}}, time.Minute, func(text string) { events = append(events, text) })
-	return start, err, s, events
+	return start, s, events, err
 }
 
 func TestMeet_StartsWhenAllCame(t *testing.T) {
 	t.Parallel()
-	start, err, s, events := meet(t, time.Second,
+	start, s, events, err := meet(t, time.Second,
 		says(200, `{"state":"waiting","members":4,"present":2,"reason":"2 of 4 members of the gang came"}`),
 		says(200, `{"state":"waiting","members":4,"present":2,"reason":"2 of 4 members of the gang came"}`),
 		says(200, `{"state":"started","members":4,"attempt":1,"rank":3,"env":{"RANK":"3"},"files":{"heteroflow/hostfile":"a slots=1\n"}}`),
@@ -104,7 +104,7 @@ func TestMeet_SaysWhyItDoesNotStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err, _, _ := meet(t, 25*time.Second, tc.answer)
+			_, _, _, err := meet(t, 25*time.Second, tc.answer)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
