@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"sync/atomic"
 
 	"github.com/hashicorp/nomad/api"
@@ -16,18 +15,6 @@ import (
 type Allocations interface {
 	// Runs is false for an allocation that has ended, is being ended, or is not known any more. An error says nothing.
 	Runs(ctx context.Context, id string) (bool, error)
-}
-
-// registered finds the allocation in the id that Nomad gives to what it registers. Source: Nomad's serviceregistration,
-// MakeAllocServiceID.
-var registered = regexp.MustCompile(`^_nomad-task-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-`)
-
-// allocOf is the allocation of an instance; empty when something else than Nomad registered it.
-func allocOf(id string) string {
-	if m := registered.FindStringSubmatch(id); m != nil {
-		return m[1]
-	}
-	return ""
 }
 
 // NomadAllocations asks Nomad. Its token needs the capability read-job in the namespaces of the services.

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/heteroflow/heteroflow/internal/clock"
+	"github.com/heteroflow/heteroflow/internal/nomadapi"
 )
 
 const (
@@ -97,7 +98,7 @@ func (c *Checked) running(ctx context.Context, name string, listed []Instance) [
 	verdicts := make([]verdict, len(listed))
 	var asking sync.WaitGroup
 	for i, one := range listed {
-		asking.Go(func() { verdicts[i] = c.verdict(ctx, allocOf(one.ID)) })
+		asking.Go(func() { verdicts[i] = c.verdict(ctx, nomadapi.AllocOfService(one.ID)) })
 	}
 	asking.Wait()
 	live := make([]Instance, 0, len(listed))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -206,18 +205,5 @@ func TestNomadAllocations(t *testing.T) {
 	}
 	if _, err := n.Runs(t.Context(), "broken"); err == nil {
 		t.Error("a failure is taken for an answer")
-	}
-}
-
-func TestAllocOf(t *testing.T) {
-	t.Parallel()
-	for id, want := range map[string]string{
-		instance(alive).ID: alive,
-		fmt.Sprintf("_nomad-task-%s-vllm-llm-http", dead): dead,
-		"by-hand": "", "": "", "_nomad-task-": "", "_nomad-server-abc": "", "_nomad-task-11111111-2222": "",
-	} {
-		if got := allocOf(id); got != want {
-			t.Errorf("%q: %q", id, got)
-		}
 	}
 }

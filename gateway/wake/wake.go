@@ -6,12 +6,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/heteroflow/heteroflow/gateway/hold"
+	"github.com/heteroflow/heteroflow/internal/nomadapi"
 )
 
 // Nomad finds the job whose group registers a service and sets that group's count from 0 to the least it may have, or 1.
@@ -114,35 +114,14 @@ func (n *Nomad) groups(ctx context.Context, stub *api.JobListStub) ([]group, err
 }
 
 func groupOf(job string, tg *api.TaskGroup) group {
-	g := group{name: text(tg.Name), count: 1}
+	g := group{name: text(tg.Name), count: 1, services: nomadapi.Registers(job, tg)}
 	if tg.Count != nil {
 		g.count = *tg.Count
 	}
 	if tg.Scaling != nil && tg.Scaling.Min != nil {
 		g.least = int(*tg.Scaling.Min)
 	}
-	add := func(task string, services []*api.Service) {
-		for _, s := range services {
-			g.services = append(g.services, nameOf(s.Name, job, g.name, task))
-		}
-	}
-	add("", tg.Services)
-	for _, t := range tg.Tasks {
-		add(t.Name, t.Services)
-	}
 	return g
-}
-
-// nameOf fills in what Nomad fills into a service's name, and gives the name that Nomad takes where there is none.
-// Source: Nomad's job specification, service, name.
-func nameOf(name, job, group, task string) string {
-	if name == "" && task == "" {
-		name = "${JOB}-${GROUP}"
-	} else if name == "" {
-		name = "${BASE}"
-	}
-	name = strings.ReplaceAll(name, "${BASE}", "${JOB}-${GROUP}-${TASK}")
-	return strings.NewReplacer("${JOB}", job, "${TASKGROUP}", group, "${GROUP}", group, "${TASK}", task).Replace(name)
 }
 
 func text(s *string) string {
