@@ -17,6 +17,8 @@ import (
 type Backend struct {
 	ID   string // stable while the instance lives; orders the list
 	Addr string // host:port
+	// Ready and Metrics are where it tells whether it is ready, and its load; empty is Addr.
+	Ready, Metrics string
 }
 
 const (
@@ -96,6 +98,7 @@ func (p *Pool) Set(list []Backend) {
 				m.breaker.backSince = now // it joins others that are at work
 			}
 		} else {
+			m.Backend = b
 			delete(old, b.ID)
 		}
 		next = append(next, m)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"strconv"
 	"time"
 
 	consul "github.com/hashicorp/consul/api"
@@ -68,7 +66,7 @@ func (c *Consul) Live(ctx context.Context, name string, index uint64) ([]Instanc
 		if host == "" {
 			host = e.Node.Address
 		}
-		instances = append(instances, Instance{ID: e.Service.ID, Addr: net.JoinHostPort(host, strconv.Itoa(e.Service.Port))})
+		instances = append(instances, newInstance(e.Service.ID, host, e.Service.Port, e.Service.Tags))
 	}
 	return instances, meta.LastIndex, nil
 }

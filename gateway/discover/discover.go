@@ -3,8 +3,10 @@
 package discover
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +31,10 @@ const (
 	FirstTokenTag = "heteroflow.first_token_timeout="
 	IdleTag       = "heteroflow.idle_timeout="
 	TriesTag      = "heteroflow.tries="
+
+	// Ports beside the one that takes requests, of each instance: where an engine tells whether it is ready, and its load.
+	ReadyPortTag   = "heteroflow.ready_port="
+	MetricsPortTag = "heteroflow.metrics_port=" // that of readiness when left out
 )
 
 // Offer is what a service offers by its tags.
@@ -57,6 +63,26 @@ func (o Offer) equal(other Offer) bool {
 type Instance struct {
 	ID   string // the registry's id
 	Addr string // host:port
+	// Ready and Metrics are where it tells of itself, host:port; empty is Addr.
+	Ready, Metrics string
+}
+
+// newInstance is an instance as its registry lists it.
+func newInstance(id, host string, port int, tags []string) Instance {
+	i := Instance{ID: id, Addr: net.JoinHostPort(host, strconv.Itoa(port))}
+	at := func(name string) (addr string) {
+		for _, tag := range tags {
+			if value, ok := strings.CutPrefix(tag, name); ok {
+				if n, err := strconv.ParseUint(value, 10, 16); err == nil && n > 0 {
+					addr = net.JoinHostPort(host, value)
+				}
+			}
+		}
+		return addr
+	}
+	i.Ready = at(ReadyPortTag)
+	i.Metrics = cmp.Or(at(MetricsPortTag), i.Ready)
+	return i
 }
 
 // Service is a name in a registry with its live instances, ordered by id.
@@ -307,6 +333,8 @@ func (o *Offer) add(tags []string) {
 			o.Engine = value
 		case SlotsTag:
 			o.number(tag, value, 1, 1<<20, &o.Slots)
+		case ReadyPortTag, MetricsPortTag:
+			o.number(tag, value, 1, 65535, new(int)) // each instance has its own
 		case TriesTag:
 			o.number(tag, value, 1, 5, &o.Times.Tries)
 		case HeadersTag:

@@ -285,3 +285,31 @@ func TestOffer_Tags(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+// Ports that an instance names beside the one that takes requests are its own.
+func TestInstance_PortsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tags []string
+		want Instance
+	}{
+		"none":                  {[]string{"heteroflow.model=m"}, Instance{}},
+		"one for both":          {[]string{ReadyPortTag + "1026"}, Instance{Ready: "10.0.0.1:1026", Metrics: "10.0.0.1:1026"}},
+		"one for each":          {[]string{MetricsPortTag + "1027", ReadyPortTag + "1026"}, Instance{Ready: "10.0.0.1:1026", Metrics: "10.0.0.1:1027"}},
+		"metrics alone":         {[]string{MetricsPortTag + "1027"}, Instance{Metrics: "10.0.0.1:1027"}},
+		"such as make no sense": {[]string{ReadyPortTag + "0", MetricsPortTag + "http", ReadyPortTag + "65536", ReadyPortTag}, Instance{}},
+	} {
+		c.want.ID, c.want.Addr = "a", "10.0.0.1:8000"
+		if diff := cmp.Diff(c.want, newInstance("a", "10.0.0.1", 8000, c.tags)); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", name, diff)
+		}
+	}
+	if got := newInstance("a", "fd00::1", 8000, []string{ReadyPortTag + "1026"}); got.Addr != "[fd00::1]:8000" || got.Ready != "[fd00::1]:1026" {
+		t.Errorf("%+v", got)
+	}
+	var o Offer
+	o.add([]string{ReadyPortTag + "1026", MetricsPortTag + "http"})
+	if len(o.Wrong) != 1 || !strings.Contains(o.Wrong[0], "heteroflow.metrics_port=http") {
+		t.Errorf("%q", o.Wrong)
+	}
+}

@@ -3,9 +3,7 @@ package discover
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -106,7 +104,7 @@ func (n *Nomad) Live(ctx context.Context, name string, index uint64) ([]Instance
 			last = meta.LastIndex
 		}
 		for _, r := range registrations {
-			listed = append(listed, Instance{ID: r.ID, Addr: net.JoinHostPort(r.Address, strconv.Itoa(r.Port))})
+			listed = append(listed, newInstance(r.ID, r.Address, r.Port, r.Tags))
 		}
 	}
 	return n.probe(ctx, name, listed), last, nil

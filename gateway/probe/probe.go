@@ -3,6 +3,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math/rand/v2"
@@ -145,7 +146,7 @@ func (p *Prober) ask(ctx context.Context, j job) {
 
 // ready asks whether the backend can take requests.
 func (p *Prober) ready(ctx context.Context, j job) bool {
-	resp, err := p.get(ctx, j.Addr, j.habits.Ready)
+	resp, err := p.get(ctx, cmp.Or(j.Ready, j.Addr), j.habits.Ready)
 	if err != nil {
 		return false
 	}
@@ -159,7 +160,7 @@ func (p *Prober) read(ctx context.Context, j job) inference.Reading {
 	if len(j.habits.Running)+len(j.habits.Waiting)+len(j.habits.KVUse) == 0 {
 		return inference.Reading{}
 	}
-	resp, err := p.get(ctx, j.Addr, j.habits.Metrics)
+	resp, err := p.get(ctx, cmp.Or(j.Metrics, j.Addr), j.habits.Metrics)
 	if err != nil {
 		return inference.Reading{}
 	}

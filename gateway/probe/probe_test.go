@@ -342,3 +342,31 @@ func same(t *testing.T, want, got inference.Reading) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
+
+// MindIE answers for its health and its load on ports of their own where it is so configured.
+func TestPorts_BesideTheOneThatTakesRequests(t *testing.T) {
+	t.Parallel()
+	b := setUp(t, inference.MindIE, "a:1025")
+	b.pool.Set([]balance.Backend{{ID: "a:1025", Addr: "a:1025", Ready: "a:1026", Metrics: "a:1027"}})
+	b.engines.set("a:1026", http.StatusOK)
+	b.engines.set("a:1027", http.StatusOK)
+	b.engines.mu.Lock()
+	b.engines.metrics["a:1027"] = contract[inference.MindIE].metrics
+	b.engines.mu.Unlock()
+	for range 2 * steps {
+		b.step(t)
+	}
+	asked := map[string]bool{}
+	for len(b.engines.asked) > 0 {
+		asked[<-b.engines.asked] = true
+	}
+	if len(asked) != 2 || !asked["a:1026/v2/health/ready"] || !asked["a:1027/metrics"] {
+		t.Errorf("asked %v", asked)
+	}
+	same(t, inference.Reading{Running: new(1), Waiting: new(0)}, b.Reading("llm"))
+	b.engines.set("a:1026", http.StatusServiceUnavailable) // whatever the other ports say
+	b.pass(t, time.Minute)
+	if !b.missing("a:1025") {
+		t.Error("503 on the port for health is taken for ready")
+	}
+}

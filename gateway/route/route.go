@@ -149,7 +149,7 @@ func (t *Table) build(found []discover.Service) {
 	for _, s := range found {
 		list := make([]balance.Backend, 0, len(s.Instances))
 		for _, i := range s.Instances {
-			list = append(list, balance.Backend{ID: i.ID, Addr: i.Addr})
+			list = append(list, balance.Backend{ID: i.ID, Addr: i.Addr, Ready: i.Ready, Metrics: i.Metrics})
 		}
 		at := service(s.Name, s.Offer)
 		at.Pool.Set(list)
