@@ -16,16 +16,20 @@ type book struct {
 	byKey    map[string][]*account
 	byMember map[member][]*account
 	byTenant map[string][]*account
+	byPoint  map[string][]*account // by the endpoint's id
 	prices   map[string]*store.Price
 }
 
-// find gives the limits of a request, the narrowest first.
+// find gives the limits of a request: those of who calls, the narrowest first, then that of what is called.
 func (b *book) find(a *Ask, r *Reservation) {
 	if a.KeyID != "" {
 		r.add(b.byKey[a.KeyID], a.Model)
 	}
 	r.add(b.byMember[member{a.Tenant, a.Member}], a.Model)
 	r.add(b.byTenant[a.Tenant], a.Model)
+	if a.EndpointID != "" {
+		r.add(b.byPoint[a.EndpointID], a.Model)
+	}
 	r.price = b.prices[a.Model]
 }
 
@@ -43,7 +47,7 @@ func (l *Limiter) readBook(ctx context.Context, revision int64) error {
 	old := l.book.Load()
 	b := &book{
 		revision: revision, byID: map[string]*account{}, byKey: map[string][]*account{}, byMember: map[member][]*account{},
-		byTenant: map[string][]*account{}, prices: map[string]*store.Price{},
+		byTenant: map[string][]*account{}, byPoint: map[string][]*account{}, prices: map[string]*store.Price{},
 	}
 	err := pages(func(page store.Page) (string, error) {
 		list, next, err := l.store.ListLimits(ctx, "", page)
@@ -98,6 +102,8 @@ func (b *book) put(acct *account) {
 		b.byMember[who] = append(b.byMember[who], acct)
 	case store.ScopeTenant:
 		b.byTenant[of.Tenant] = append(b.byTenant[of.Tenant], acct)
+	case store.ScopeEndpoint:
+		b.byPoint[of.Subject] = append(b.byPoint[of.Subject], acct)
 	}
 }
 

@@ -160,7 +160,7 @@ func (i *instance) reserve(a Ask) (*Reservation, *Refusal) {
 
 // ann is a request of a key of a member of a tenant.
 func ann(prompt int64, most ...int64) Ask {
-	a := Ask{Tenant: "research", Member: "ann", KeyID: "k1", Model: "m", Prompt: prompt, Answers: true}
+	a := Ask{Tenant: "research", Member: "ann", KeyID: "k1", EndpointID: "e1", Model: "m", Prompt: prompt, Answers: true}
 	if len(most) > 0 {
 		a.Max = &most[0]
 	}

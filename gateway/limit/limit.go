@@ -1,4 +1,4 @@
-// Package limit holds the limits of keys, members and tenants over all instances of the gateway: requests and tokens
+// Package limit holds the limits of keys, members, tenants and endpoints over all instances of the gateway: requests and tokens
 // a minute, requests at the same time, budgets of tokens and of money. Each instance takes allowance from the store in
 // advance and beside the requests, which read nothing. Which limits there are is kept in the store; who calls, and how
 // requests are answered, do not belong here.
@@ -31,6 +31,7 @@ var _ Store = (*store.Store)(nil)
 type Ask struct {
 	Tenant, Member, KeyID string
 	Model                 string
+	EndpointID            string // empty for a model that is named by a tag only
 	Prompt                int64  // tokens, estimated
 	Max                   *int64 // tokens that the answer may have at most, all choices together; nil when that is not said
 	Answers               bool   // the answer is made of tokens
@@ -48,8 +49,9 @@ const (
 	mostTokens = 1_000_000_000
 	// meanAnswer is what an answer is taken for when the request does not say and none was seen.
 	meanAnswer = 256
-	// mostLimits is how many limits one request can have: of key, member and tenant, for its model and for all.
-	mostLimits = 6
+	// mostLimits is how many limits one request can have: of key, member and tenant, for its model and for all, and of the
+	// endpoint.
+	mostLimits = 7
 	// tries is how often a request asks for more. Each time it waits no longer than so many calls to the store may take.
 	tries = 3
 	waits = 3

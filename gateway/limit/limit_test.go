@@ -65,13 +65,14 @@ func TestReserve_ExactlyTheLimitInAnyMinute(t *testing.T) {
 	}
 }
 
-// TestReserve_TheTightestWins of key, member and tenant, for the model and for all, and leaves nothing in the others.
+// TestReserve_TheTightestWins of key, member, tenant and endpoint, for the model and for all, and leaves nothing in the others.
 func TestReserve_TheTightestWins(t *testing.T) {
 	t.Parallel()
 	loose, tight := store.Caps{RequestsPerMinute: ptr[int64](100)}, store.Caps{RequestsPerMinute: ptr[int64](3)}
 	for name, c := range map[string]struct{ scope, subject, model string }{
 		"key": {store.ScopeKey, "k1", ""}, "member": {store.ScopeMember, "ann", ""}, "tenant": {store.ScopeTenant, "research", ""},
 		"key and model": {store.ScopeKey, "k1", "m"}, "member and model": {store.ScopeMember, "ann", "m"}, "tenant and model": {store.ScopeTenant, "research", "m"},
+		"endpoint": {store.ScopeEndpoint, "e1", ""},
 	} {
 		limits := []store.LimitUse{
 			of(store.ScopeKey, "k1", loose), of(store.ScopeMember, "ann", loose), of(store.ScopeTenant, "research", loose),
@@ -80,6 +81,7 @@ func TestReserve_TheTightestWins(t *testing.T) {
 			l.ID, l.Model = l.ID+" m", "m"
 			limits = append(limits, l)
 		}
+		limits = append(limits, of(store.ScopeEndpoint, "e1", loose))
 		for i := range limits {
 			if l := &limits[i]; l.Scope == c.scope && l.Model == c.model {
 				l.Caps = tight

@@ -56,6 +56,7 @@ func (r *Refusal) Code() string {
 func (s standing) whose() string {
 	who := map[string]string{
 		store.ScopeKey: "this API key", store.ScopeMember: "member " + s.limit.Subject, store.ScopeTenant: "tenant " + s.limit.Subject,
+		store.ScopeEndpoint: "the endpoint of the model, for all who call it,",
 	}[s.limit.Scope]
 	if s.limit.Model == "" {
 		return who

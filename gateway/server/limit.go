@@ -12,7 +12,7 @@ import (
 func (c *call) reserve() (*limit.Reservation, bool) {
 	ask := c.asks
 	ask.Tenant, ask.Member, ask.KeyID = c.who.Tenant, cmp.Or(c.who.Member, c.who.User), c.who.KeyID
-	ask.Model, ask.Free = c.row.Model, c.operation.Free
+	ask.Model, ask.EndpointID, ask.Free = c.row.Model, c.row.EndpointID, c.operation.Free
 	ask.Answers = ask.Answers || c.operation.Text && c.operation.Token != ""
 	reserved, refusal := c.h.limits.Reserve(c.r.Context(), ask)
 	if refusal == nil {

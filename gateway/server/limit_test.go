@@ -42,7 +42,10 @@ func limited(t *testing.T, scope string, caps store.Caps, o of) (*bench, *store.
 	if err != nil {
 		t.Fatal(err)
 	}
-	subject := map[string]string{store.ScopeKey: "k1", store.ScopeMember: "ann", store.ScopeTenant: route.DefaultTenant}[scope]
+	subject := map[string]string{store.ScopeKey: "k1", store.ScopeMember: "ann", store.ScopeTenant: route.DefaultTenant, store.ScopeEndpoint: "e1"}[scope]
+	if scope == store.ScopeEndpoint {
+		o.rows = []store.Endpoint{{ID: "e1", Tenant: route.DefaultTenant, Model: "m", Service: "llm", Policy: store.LeastTokens}}
+	}
 	if _, err := s.SetLimit(t.Context(), store.Limit{Tenant: route.DefaultTenant, Scope: scope, Subject: subject, Caps: caps}); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,7 @@ func (b *bench) ask(path, body string, header ...string) got {
 	return b.post(path, body, append([]string{"Authorization", "Bearer " + secret}, header...)...)
 }
 
-// TestPW13_EveryPathIsWithinTheBudget of key, member and tenant: no engine is asked.
+// TestPW13_EveryPathIsWithinTheBudget of key, member, tenant and endpoint: no engine is asked.
 func TestPW13_EveryPathIsWithinTheBudget(t *testing.T) {
 	t.Parallel()
 	for _, scope := range store.Scopes() {

@@ -154,19 +154,33 @@ func (s *Store) UpdateEndpoint(ctx context.Context, e Endpoint) (Endpoint, error
 	return e, nil
 }
 
-// DeleteEndpoint deletes an endpoint of the tenant, or of anyone when tenant is empty. ErrNotFound when there is none.
+// DeleteEndpoint deletes an endpoint of the tenant, or of anyone when tenant is empty, with the limits of it. ErrNotFound
+// when there is none.
 func (s *Store) DeleteEndpoint(ctx context.Context, tenant, id string) error {
 	if !storable(id) {
 		return fmt.Errorf("endpoint: %w", ErrNotFound)
 	}
-	var n int64
-	var err error
-	if tenant == "" {
-		n, err = s.writer().DeleteEndpoint(ctx, id)
-	} else {
-		n, err = s.writer().DeleteEndpointOfTenant(ctx, sqlgen.DeleteEndpointOfTenantParams{Tenant: tenant, ID: id})
+	err := s.inTx(ctx, func(q *sqlgen.Queries) error {
+		row, err := q.GetEndpoint(ctx, id)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && tenant != "" && row.Tenant != tenant {
+			return ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		n, err := q.DeleteEndpoint(ctx, id)
+		if err == nil && n == 0 {
+			err = ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		return s.dropLimitsOf(ctx, q, row.Tenant, ScopeEndpoint, id)
+	})
+	if err != nil {
+		return fmt.Errorf("delete endpoint %s: %w", id, err)
 	}
-	return oneRow(n, err, "delete endpoint "+id)
+	return nil
 }
 
 func foundEndpoint(row sqlgen.Endpoint, err error, what string) (Endpoint, error) {

@@ -17,10 +17,12 @@ const (
 	ScopeKey    = "key"    // a key's id
 	ScopeMember = "member" // a member of the tenant, as its keys name them
 	ScopeTenant = "tenant" // the tenant itself
+	// ScopeEndpoint is of an endpoint, by its id, whoever calls it.
+	ScopeEndpoint = "endpoint"
 )
 
-// Scopes lists the scopes, the narrowest first.
-func Scopes() []string { return []string{ScopeKey, ScopeMember, ScopeTenant} }
+// Scopes lists the scopes: those of who calls, the narrowest first, and that of what is called.
+func Scopes() []string { return []string{ScopeKey, ScopeMember, ScopeTenant, ScopeEndpoint} }
 
 // Caps are the most that may be used. Nil is no limit, 0 is nothing at all.
 type Caps struct {
@@ -38,7 +40,7 @@ func (c Caps) all() map[string]*int64 {
 	}
 }
 
-// Limit bounds what a key, a member or a tenant uses, of one model or of all together.
+// Limit bounds what a key, a member or a tenant uses, of one model or of all together, or what all use of an endpoint.
 type Limit struct {
 	ID        string // made by SetLimit
 	Tenant    string
@@ -92,6 +94,9 @@ func (l Limit) check() error {
 	}
 	if !slices.Contains(Scopes(), l.Scope) {
 		return fmt.Errorf("scope %q is %w: write one of %s", l.Scope, ErrInvalid, strings.Join(Scopes(), ", "))
+	}
+	if l.Scope == ScopeEndpoint && l.Model != "" {
+		return fmt.Errorf("a limit of an endpoint for one model is %w: it has one model, leave it out", ErrInvalid)
 	}
 	if l.Tenant == "" || l.Subject == "" {
 		return fmt.Errorf("a limit without tenant or subject is %w", ErrInvalid)

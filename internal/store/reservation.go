@@ -215,7 +215,10 @@ func (s *Store) Release(ctx context.Context, namespace, jobID string) error {
 		}
 		change := deltas{}
 		change.add(claims, -1)
-		return change.force(ctx, q)
+		if err := change.force(ctx, q); err != nil {
+			return err
+		}
+		return turnSpans(ctx, q, s.now(), row.Tenant, namespace, jobID, nil)
 	})
 	if err != nil {
 		return fmt.Errorf("release job %s/%s: %w", namespace, jobID, err)

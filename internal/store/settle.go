@@ -67,7 +67,10 @@ func settleLocked(ctx context.Context, q *sqlgen.Queries, now time.Time, namespa
 		return err
 	}
 	want, state := settlement(row.State, have, live, pending)
-	return rewrite(ctx, q, row.ID, row.State, have, want, state)
+	if err := rewrite(ctx, q, row.ID, row.State, have, want, state); err != nil {
+		return err
+	}
+	return turnSpans(ctx, q, now, row.Tenant, namespace, jobID, live)
 }
 
 // adopt makes a reservation for a job that runs without one.
@@ -87,7 +90,10 @@ func adopt(ctx context.Context, q *sqlgen.Queries, now time.Time, namespace, job
 	}
 	change := deltas{}
 	change.add(live, 1)
-	return change.force(ctx, q)
+	if err := change.force(ctx, q); err != nil {
+		return err
+	}
+	return turnSpans(ctx, q, now, tenant, namespace, jobID, live)
 }
 
 // rewrite makes the claims and the state of a locked reservation what they are to be.

@@ -78,14 +78,10 @@ func (s *Store) AddUsage(ctx context.Context, records []Usage) error {
 	sorted := slices.Clone(records)
 	slices.SortFunc(sorted, func(a, b Usage) int { return strings.Compare(a.ID, b.ID) })
 	err := s.inRawTx(ctx, func(tx *sql.Tx) error {
-		for rest := sorted; len(rest) > 0; {
-			n := usageRows(len(rest))
-			if err := insertUsage(ctx, tx, rest[:n]); err != nil {
-				return err
-			}
-			rest = rest[n:]
+		if _, columns := s.dialect.(postgresDialect); columns {
+			return insertUsageColumns(ctx, tx, sorted)
 		}
-		return nil
+		return insertUsageRows(ctx, tx, sorted)
 	})
 	if err != nil {
 		return fmt.Errorf("add %d usage records: %w", len(records), err)
@@ -123,6 +119,18 @@ func usageInsert(rows int) string {
 		query = strconv.AppendInt(append(query, '$'), int64(n+1), 10)
 	}
 	return string(append(query, ") ON CONFLICT (id) DO NOTHING"...))
+}
+
+// insertUsageRows inserts records row by row of one statement, some hundred at a time.
+func insertUsageRows(ctx context.Context, tx *sql.Tx, records []Usage) error {
+	for rest := records; len(rest) > 0; {
+		n := usageRows(len(rest))
+		if err := insertUsage(ctx, tx, rest[:n]); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return nil
 }
 
 func insertUsage(ctx context.Context, tx *sql.Tx, batch []Usage) error {

@@ -27,6 +27,3 @@ WHERE id = @id AND tenant = @tenant AND version = @version;
 
 -- name: DeleteEndpoint :execrows
 DELETE FROM endpoints WHERE id = @id;
-
--- name: DeleteEndpointOfTenant :execrows
-DELETE FROM endpoints WHERE tenant = @tenant AND id = @id;

@@ -21,23 +21,6 @@ func (q *Queries) DeleteEndpoint(ctx context.Context, id string) (int64, error) 
 	return result.RowsAffected()
 }
 
-const deleteEndpointOfTenant = `-- name: DeleteEndpointOfTenant :execrows
-DELETE FROM endpoints WHERE tenant = $1 AND id = $2
-`
-
-type DeleteEndpointOfTenantParams struct {
-	Tenant string
-	ID     string
-}
-
-func (q *Queries) DeleteEndpointOfTenant(ctx context.Context, arg DeleteEndpointOfTenantParams) (int64, error) {
-	result, err := q.db.ExecContext(ctx, deleteEndpointOfTenant, arg.Tenant, arg.ID)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}
-
 const getEndpoint = `-- name: GetEndpoint :one
 SELECT id, tenant, model, service, policy, created_at, version FROM endpoints WHERE id = $1
 `

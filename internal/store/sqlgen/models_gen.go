@@ -46,6 +46,40 @@ type AuditEvent struct {
 	Detail   string
 }
 
+type CardClock struct {
+	Name      string
+	SettledTo int64
+}
+
+type CardSpan struct {
+	ID        string
+	Tenant    string
+	Namespace string
+	JobID     string
+	TaskGroup string
+	Task      string
+	AllocID   string
+	NodeID    string
+	GroupName string
+	Units     int64
+	PerCard   int64
+	BeganAt   int64
+	EndedAt   int64
+}
+
+type CardUse struct {
+	ID         string
+	Hour       int64
+	Tenant     string
+	KeyID      string
+	EndpointID string
+	Model      string
+	Namespace  string
+	JobID      string
+	GroupName  string
+	CardUs     int64
+}
+
 type Claim struct {
 	ReservationID string
 	Seq           int64
@@ -199,6 +233,15 @@ type Reservation struct {
 type Revision struct {
 	Name  string
 	Value int64
+}
+
+type ScaleState struct {
+	Namespace string
+	JobID     string
+	TaskGroup string
+	State     string
+	UpdatedAt int64
+	Version   int64
 }
 
 type ServiceSignal struct {

@@ -280,3 +280,70 @@ func (q *Queries) SumUsageByModel(ctx context.Context, arg SumUsageByModelParams
 	}
 	return items, nil
 }
+
+const sumUsageByTenant = `-- name: SumUsageByTenant :many
+SELECT tenant AS name,
+       COUNT(*) AS requests,
+       CAST(COALESCE(SUM(prompt_tokens), 0) AS BIGINT) AS prompt_tokens,
+       CAST(COALESCE(SUM(completion_tokens), 0) AS BIGINT) AS completion_tokens,
+       CAST(COALESCE(SUM(cached_tokens), 0) AS BIGINT) AS cached_tokens,
+       CAST(COALESCE(SUM(CASE WHEN estimated THEN 1 ELSE 0 END), 0) AS BIGINT) AS estimated,
+       CAST(COALESCE(SUM(CASE WHEN prompt_tokens IS NULL OR completion_tokens IS NULL THEN 1 ELSE 0 END), 0) AS BIGINT) AS unknown
+FROM usage_records
+WHERE started_at >= $1 AND started_at < $2
+  AND (CAST($3 AS BOOLEAN) OR tenant = $4)
+GROUP BY tenant ORDER BY tenant
+`
+
+type SumUsageByTenantParams struct {
+	FromStarted int64
+	ToStarted   int64
+	AnyTenant   bool
+	Tenant      string
+}
+
+type SumUsageByTenantRow struct {
+	Name             string
+	Requests         int64
+	PromptTokens     int64
+	CompletionTokens int64
+	CachedTokens     int64
+	Estimated        int64
+	Unknown          int64
+}
+
+func (q *Queries) SumUsageByTenant(ctx context.Context, arg SumUsageByTenantParams) ([]SumUsageByTenantRow, error) {
+	rows, err := q.db.QueryContext(ctx, sumUsageByTenant,
+		arg.FromStarted,
+		arg.ToStarted,
+		arg.AnyTenant,
+		arg.Tenant,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SumUsageByTenantRow
+	for rows.Next() {
+		var i SumUsageByTenantRow
+		if err := rows.Scan(
+			&i.Name,
+			&i.Requests,
+			&i.PromptTokens,
+			&i.CompletionTokens,
+			&i.CachedTokens,
+			&i.Estimated,
+			&i.Unknown,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}

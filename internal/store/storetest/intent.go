@@ -126,7 +126,11 @@ func testEndpoints(t *testing.T, open Open) {
 	same(t, 2, len(list("")))
 	same(t, []store.Endpoint{glm}, list("ops"))
 	wantErr(t, s.DeleteEndpoint(ctx, "research", glm.ID), store.ErrNotFound)
+	ok2(s.SetLimit(ctx, store.Limit{Tenant: "ops", Scope: store.ScopeEndpoint, Subject: glm.ID, Caps: store.Caps{Concurrency: number(4)}}))(t)
 	ok(t, s.DeleteEndpoint(ctx, "ops", glm.ID))
+	left, _, err := s.ListLimits(ctx, "", store.Page{})
+	ok(t, err)
+	same(t, 0, len(left)) // they go with it
 	ok(t, s.DeleteEndpoint(ctx, "", e.ID))
 	_, err = s.EndpointByModel(ctx, "qwen")
 	wantErr(t, err, store.ErrNotFound)

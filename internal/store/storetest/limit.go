@@ -62,6 +62,7 @@ func testLimits(t *testing.T, open Open) {
 		"a number":  {Tenant: "research", Scope: "key", Subject: "x"},
 		"below 0":   {Tenant: "research", Scope: "key", Subject: "x", Caps: store.Caps{Concurrency: number(-1)}},
 		"a subject": {Tenant: "research", Scope: "key", Caps: changed.Caps},
+		"a model":   {Tenant: "research", Scope: "endpoint", Subject: "e1", Model: "m", Caps: changed.Caps},
 		"NUL":       {Tenant: "research", Scope: "key", Subject: "a\x00", Caps: changed.Caps},
 	} {
 		if _, err := s.SetLimit(ctx, bad); !errors.Is(err, store.ErrInvalid) {

@@ -72,6 +72,8 @@ func Run(t *testing.T, open Open) {
 		"Endpoints":    testEndpoints,
 		"Signals":      testSignals,
 		"Usage":        testUsage,
+		"Cards":        testCards,
+		"ScaleStates":  testScaleStates,
 		"Limits":       testLimits,
 		"Allowances":   testAllowances,
 		"Prices":       testPrices,

@@ -76,7 +76,11 @@ func usageSums(t *testing.T, s *store.Store) {
 		{Name: "e2", Requests: 1, Unknown: 1},
 	}, byEndpoint)
 	same(t, 0, len(ok2(s.SumUsage(ctx, store.UsageQuery{Tenant: "nobody"}))(t)))
-	_, err := s.SumUsage(ctx, store.UsageQuery{GroupBy: "tenant"})
+	byTenant := ok2(s.SumUsage(ctx, store.UsageQuery{GroupBy: "tenant"}))(t)
+	if len(byTenant) != 2 || byTenant[0].Name != "ops" || byTenant[0].Requests != 600 || byTenant[1].Requests != 601 {
+		t.Errorf("%+v", byTenant)
+	}
+	_, err := s.SumUsage(ctx, store.UsageQuery{GroupBy: "day"})
 	wantErr(t, err, store.ErrInvalid)
 }
 
