@@ -227,14 +227,17 @@ func (e KeyRole) Valid() bool {
 
 // Defines values for LimitScope.
 const (
-	LimitScopeKey    LimitScope = "key"
-	LimitScopeMember LimitScope = "member"
-	LimitScopeTenant LimitScope = "tenant"
+	LimitScopeEndpoint LimitScope = "endpoint"
+	LimitScopeKey      LimitScope = "key"
+	LimitScopeMember   LimitScope = "member"
+	LimitScopeTenant   LimitScope = "tenant"
 )
 
 // Valid indicates whether the value is a known member of the LimitScope enum.
 func (e LimitScope) Valid() bool {
 	switch e {
+	case LimitScopeEndpoint:
+		return true
 	case LimitScopeKey:
 		return true
 	case LimitScopeMember:
@@ -299,6 +302,7 @@ const (
 	SumUsageParamsGroupByEndpoint SumUsageParamsGroupBy = "endpoint"
 	SumUsageParamsGroupByKey      SumUsageParamsGroupBy = "key"
 	SumUsageParamsGroupByModel    SumUsageParamsGroupBy = "model"
+	SumUsageParamsGroupByTenant   SumUsageParamsGroupBy = "tenant"
 )
 
 // Valid indicates whether the value is a known member of the SumUsageParamsGroupBy enum.
@@ -309,6 +313,8 @@ func (e SumUsageParamsGroupBy) Valid() bool {
 	case SumUsageParamsGroupByKey:
 		return true
 	case SumUsageParamsGroupByModel:
+		return true
+	case SumUsageParamsGroupByTenant:
 		return true
 	default:
 		return false
@@ -1032,6 +1038,48 @@ type ReservationList struct {
 	NextCursor *string       `json:"next_cursor,omitempty"`
 }
 
+// ScaledGroup defines model for ScaledGroup.
+type ScaledGroup struct {
+	// Count Instances that it had
+	Count     int       `json:"count"`
+	DecidedAt time.Time `json:"decided_at"`
+
+	// DryRun It is decided and not done
+	DryRun bool   `json:"dry_run"`
+	Group  string `json:"group"`
+	JobID  string `json:"job_id"`
+
+	// Max Of this moment
+	Max int `json:"max"`
+
+	// Min Of this moment
+	Min       int    `json:"min"`
+	Namespace string `json:"namespace"`
+
+	// Needed Instances that its load alone needs; left out while no gateway tells of it
+	Needed *int `json:"needed,omitempty"`
+
+	// Problem Why it is not scaled now
+	Problem *string `json:"problem,omitempty"`
+
+	// Reason Why so many
+	Reason string `json:"reason"`
+
+	// Services That the group registers
+	Services []string `json:"services"`
+
+	// Signals What each target asks for
+	Signals []string `json:"signals"`
+
+	// Wanted Instances that it is to have
+	Wanted int `json:"wanted"`
+}
+
+// ScaledGroupList defines model for ScaledGroupList.
+type ScaledGroupList struct {
+	Items []ScaledGroup `json:"items"`
+}
+
 // Suggestion defines model for Suggestion.
 type Suggestion struct {
 	// Field Of the job: memory, compute, cards, count, qos, model, vendor, cpu, constraint, …
@@ -1142,7 +1190,12 @@ type UsageSum struct {
 	CompletionTokens int64 `json:"completion_tokens"`
 
 	// Estimated Requests some of whose tokens are the gateway's estimate
-	Estimated    int64  `json:"estimated"`
+	Estimated int64 `json:"estimated"`
+
+	// GPUSeconds Seconds of whole cards in the hours that began in the range, as far as they are settled
+	GPUSeconds float64 `json:"gpu_seconds"`
+
+	// Name Empty for card time that jobs held while no request ran
 	Name         string `json:"name"`
 	PromptTokens int64  `json:"prompt_tokens"`
 	Requests     int64  `json:"requests"`
@@ -1153,7 +1206,9 @@ type UsageSum struct {
 
 // UsageSumList defines model for UsageSumList.
 type UsageSumList struct {
-	Items []UsageSum `json:"items"`
+	// GPUSettledTo Up to when card time is settled; left out before the first time
+	GPUSettledTo *time.Time `json:"gpu_settled_to,omitempty"`
+	Items        []UsageSum `json:"items"`
 }
 
 // Cursor defines model for Cursor.
@@ -1457,10 +1512,13 @@ type ServerInterface interface {
 	// ListReservations What the ledger holds for jobs
 	// (GET /api/v1/reservations)
 	ListReservations(w http.ResponseWriter, r *http.Request, params ListReservationsParams)
+	// ListScaling Groups that are scaled by their load, and what was decided of each last
+	// (GET /api/v1/scaling)
+	ListScaling(w http.ResponseWriter, r *http.Request)
 	// ListUsage Every request that the gateway answered
 	// (GET /api/v1/usage)
 	ListUsage(w http.ResponseWriter, r *http.Request, params ListUsageParams)
-	// SumUsage Requests and tokens by model, key or endpoint
+	// SumUsage Requests, tokens and card time by model, key, endpoint or tenant
 	// (GET /api/v1/usage/sum)
 	SumUsage(w http.ResponseWriter, r *http.Request, params SumUsageParams)
 	// GetHealth Whether the process lives
@@ -2621,6 +2679,20 @@ func (siw *ServerInterfaceWrapper) ListReservations(w http.ResponseWriter, r *ht
 	handler.ServeHTTP(w, r)
 }
 
+// ListScaling operation middleware
+func (siw *ServerInterfaceWrapper) ListScaling(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListScaling(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListUsage operation middleware
 func (siw *ServerInterfaceWrapper) ListUsage(w http.ResponseWriter, r *http.Request) {
 
@@ -2927,6 +2999,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/jobs/{id}/explain", wrapper.ExplainJob)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/queue", wrapper.ListQueue)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/reservations", wrapper.ListReservations)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/scaling", wrapper.ListScaling)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/plugins", wrapper.ListPlugins)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/plugin-versions", wrapper.ListPluginVersions)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/plugin-versions/{version}/restore", wrapper.RestorePluginVersion)
@@ -4341,6 +4414,44 @@ func (response ListReservationsdefaultApplicationProblemPlusJSONResponse) VisitL
 	return err
 }
 
+type ListScalingRequestObject struct {
+}
+
+type ListScalingResponseObject interface {
+	VisitListScalingResponse(w http.ResponseWriter) error
+}
+
+type ListScaling200JSONResponse ScaledGroupList
+
+func (response ListScaling200JSONResponse) VisitListScalingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListScalingdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListScalingdefaultApplicationProblemPlusJSONResponse) VisitListScalingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListUsageRequestObject struct {
 	Params ListUsageParams
 }
@@ -4651,10 +4762,13 @@ type StrictServerInterface interface {
 	// ListReservations What the ledger holds for jobs
 	// (GET /api/v1/reservations)
 	ListReservations(ctx context.Context, request ListReservationsRequestObject) (ListReservationsResponseObject, error)
+	// ListScaling Groups that are scaled by their load, and what was decided of each last
+	// (GET /api/v1/scaling)
+	ListScaling(ctx context.Context, request ListScalingRequestObject) (ListScalingResponseObject, error)
 	// ListUsage Every request that the gateway answered
 	// (GET /api/v1/usage)
 	ListUsage(ctx context.Context, request ListUsageRequestObject) (ListUsageResponseObject, error)
-	// SumUsage Requests and tokens by model, key or endpoint
+	// SumUsage Requests, tokens and card time by model, key, endpoint or tenant
 	// (GET /api/v1/usage/sum)
 	SumUsage(ctx context.Context, request SumUsageRequestObject) (SumUsageResponseObject, error)
 	// GetHealth Whether the process lives
@@ -5664,6 +5778,30 @@ func (sh *strictHandler) ListReservations(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListReservationsResponseObject); ok {
 		if err := validResponse.VisitListReservationsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListScaling operation middleware
+func (sh *strictHandler) ListScaling(w http.ResponseWriter, r *http.Request) {
+	var request ListScalingRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListScaling(ctx, request.(ListScalingRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListScaling")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListScalingResponseObject); ok {
+		if err := validResponse.VisitListScalingResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

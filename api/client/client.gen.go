@@ -228,14 +228,17 @@ func (e KeyRole) Valid() bool {
 
 // Defines values for LimitScope.
 const (
-	LimitScopeKey    LimitScope = "key"
-	LimitScopeMember LimitScope = "member"
-	LimitScopeTenant LimitScope = "tenant"
+	LimitScopeEndpoint LimitScope = "endpoint"
+	LimitScopeKey      LimitScope = "key"
+	LimitScopeMember   LimitScope = "member"
+	LimitScopeTenant   LimitScope = "tenant"
 )
 
 // Valid indicates whether the value is a known member of the LimitScope enum.
 func (e LimitScope) Valid() bool {
 	switch e {
+	case LimitScopeEndpoint:
+		return true
 	case LimitScopeKey:
 		return true
 	case LimitScopeMember:
@@ -300,6 +303,7 @@ const (
 	SumUsageParamsGroupByEndpoint SumUsageParamsGroupBy = "endpoint"
 	SumUsageParamsGroupByKey      SumUsageParamsGroupBy = "key"
 	SumUsageParamsGroupByModel    SumUsageParamsGroupBy = "model"
+	SumUsageParamsGroupByTenant   SumUsageParamsGroupBy = "tenant"
 )
 
 // Valid indicates whether the value is a known member of the SumUsageParamsGroupBy enum.
@@ -310,6 +314,8 @@ func (e SumUsageParamsGroupBy) Valid() bool {
 	case SumUsageParamsGroupByKey:
 		return true
 	case SumUsageParamsGroupByModel:
+		return true
+	case SumUsageParamsGroupByTenant:
 		return true
 	default:
 		return false
@@ -1033,6 +1039,48 @@ type ReservationList struct {
 	NextCursor *string       `json:"next_cursor,omitempty"`
 }
 
+// ScaledGroup defines model for ScaledGroup.
+type ScaledGroup struct {
+	// Count Instances that it had
+	Count     int       `json:"count"`
+	DecidedAt time.Time `json:"decided_at"`
+
+	// DryRun It is decided and not done
+	DryRun bool   `json:"dry_run"`
+	Group  string `json:"group"`
+	JobID  string `json:"job_id"`
+
+	// Max Of this moment
+	Max int `json:"max"`
+
+	// Min Of this moment
+	Min       int    `json:"min"`
+	Namespace string `json:"namespace"`
+
+	// Needed Instances that its load alone needs; left out while no gateway tells of it
+	Needed *int `json:"needed,omitempty"`
+
+	// Problem Why it is not scaled now
+	Problem *string `json:"problem,omitempty"`
+
+	// Reason Why so many
+	Reason string `json:"reason"`
+
+	// Services That the group registers
+	Services []string `json:"services"`
+
+	// Signals What each target asks for
+	Signals []string `json:"signals"`
+
+	// Wanted Instances that it is to have
+	Wanted int `json:"wanted"`
+}
+
+// ScaledGroupList defines model for ScaledGroupList.
+type ScaledGroupList struct {
+	Items []ScaledGroup `json:"items"`
+}
+
 // Suggestion defines model for Suggestion.
 type Suggestion struct {
 	// Field Of the job: memory, compute, cards, count, qos, model, vendor, cpu, constraint, …
@@ -1143,7 +1191,12 @@ type UsageSum struct {
 	CompletionTokens int64 `json:"completion_tokens"`
 
 	// Estimated Requests some of whose tokens are the gateway's estimate
-	Estimated    int64  `json:"estimated"`
+	Estimated int64 `json:"estimated"`
+
+	// GPUSeconds Seconds of whole cards in the hours that began in the range, as far as they are settled
+	GPUSeconds float64 `json:"gpu_seconds"`
+
+	// Name Empty for card time that jobs held while no request ran
 	Name         string `json:"name"`
 	PromptTokens int64  `json:"prompt_tokens"`
 	Requests     int64  `json:"requests"`
@@ -1154,7 +1207,9 @@ type UsageSum struct {
 
 // UsageSumList defines model for UsageSumList.
 type UsageSumList struct {
-	Items []UsageSum `json:"items"`
+	// GPUSettledTo Up to when card time is settled; left out before the first time
+	GPUSettledTo *time.Time `json:"gpu_settled_to,omitempty"`
+	Items        []UsageSum `json:"items"`
 }
 
 // Cursor defines model for Cursor.
@@ -1696,12 +1751,17 @@ type ClientInterface interface {
 	// Corresponds with GET /api/v1/reservations (the `ListReservations` operationId).
 	ListReservations(ctx context.Context, params *ListReservationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListScaling Groups that are scaled by their load, and what was decided of each last
+	//
+	// Corresponds with GET /api/v1/scaling (the `ListScaling` operationId).
+	ListScaling(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListUsage Every request that the gateway answered
 	//
 	// Corresponds with GET /api/v1/usage (the `ListUsage` operationId).
 	ListUsage(ctx context.Context, params *ListUsageParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// SumUsage Requests and tokens by model, key or endpoint
+	// SumUsage Requests, tokens and card time by model, key, endpoint or tenant
 	//
 	// Corresponds with GET /api/v1/usage/sum (the `SumUsage` operationId).
 	SumUsage(ctx context.Context, params *SumUsageParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2443,6 +2503,21 @@ func (c *Client) ListReservations(ctx context.Context, params *ListReservationsP
 	return c.Client.Do(req)
 }
 
+// ListScaling Groups that are scaled by their load, and what was decided of each last
+//
+// Corresponds with GET /api/v1/scaling (the `ListScaling` operationId).
+func (c *Client) ListScaling(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListScalingRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListUsage Every request that the gateway answered
 //
 // Corresponds with GET /api/v1/usage (the `ListUsage` operationId).
@@ -2458,7 +2533,7 @@ func (c *Client) ListUsage(ctx context.Context, params *ListUsageParams, reqEdit
 	return c.Client.Do(req)
 }
 
-// SumUsage Requests and tokens by model, key or endpoint
+// SumUsage Requests, tokens and card time by model, key, endpoint or tenant
 //
 // Corresponds with GET /api/v1/usage/sum (the `SumUsage` operationId).
 func (c *Client) SumUsage(ctx context.Context, params *SumUsageParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4258,6 +4333,33 @@ func NewListReservationsRequest(server string, params *ListReservationsParams) (
 	return req, nil
 }
 
+// NewListScalingRequest constructs an http.Request for the ListScaling method
+func NewListScalingRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/scaling")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListUsageRequest constructs an http.Request for the ListUsage method
 func NewListUsageRequest(server string, params *ListUsageParams) (*http.Request, error) {
 	var err error
@@ -4872,6 +4974,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/reservations (the `ListReservations` operationId).
 	ListReservationsWithResponse(ctx context.Context, params *ListReservationsParams, reqEditors ...RequestEditorFn) (*ListReservationsResponse, error)
 
+	// ListScalingWithResponse Groups that are scaled by their load, and what was decided of each last
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/scaling (the `ListScaling` operationId).
+	ListScalingWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListScalingResponse, error)
+
 	// ListUsageWithResponse Every request that the gateway answered
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -4879,7 +4988,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /api/v1/usage (the `ListUsage` operationId).
 	ListUsageWithResponse(ctx context.Context, params *ListUsageParams, reqEditors ...RequestEditorFn) (*ListUsageResponse, error)
 
-	// SumUsageWithResponse Requests and tokens by model, key or endpoint
+	// SumUsageWithResponse Requests, tokens and card time by model, key, endpoint or tenant
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6581,6 +6690,54 @@ func (r ListReservationsResponse) ContentType() string {
 	return ""
 }
 
+type ListScalingResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScaledGroupList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListScalingResponse) GetJSON200() *ScaledGroupList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListScalingResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListScalingResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListScalingResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListScalingResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListScalingResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListUsageResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -7412,6 +7569,19 @@ func (c *ClientWithResponses) ListReservationsWithResponse(ctx context.Context, 
 	return ParseListReservationsResponse(rsp)
 }
 
+// ListScalingWithResponse Groups that are scaled by their load, and what was decided of each last
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/scaling (the `ListScaling` operationId).
+func (c *ClientWithResponses) ListScalingWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListScalingResponse, error) {
+	rsp, err := c.ListScaling(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListScalingResponse(rsp)
+}
+
 // ListUsageWithResponse Every request that the gateway answered
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7425,7 +7595,7 @@ func (c *ClientWithResponses) ListUsageWithResponse(ctx context.Context, params 
 	return ParseListUsageResponse(rsp)
 }
 
-// SumUsageWithResponse Requests and tokens by model, key or endpoint
+// SumUsageWithResponse Requests, tokens and card time by model, key, endpoint or tenant
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -8638,6 +8808,39 @@ func ParseListReservationsResponse(rsp *http.Response) (*ListReservationsRespons
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest ReservationList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListScalingResponse parses an HTTP response from a ListScalingWithResponse call
+func ParseListScalingResponse(rsp *http.Response) (*ListScalingResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListScalingResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScaledGroupList
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

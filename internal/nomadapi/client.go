@@ -287,3 +287,12 @@ func (c *Client) StopAlloc(ctx context.Context, namespace, id string) error {
 	}
 	return nil
 }
+
+// Scale sets the count of a group of a job; the message is kept with it.
+func (c *Client) Scale(ctx context.Context, namespace, id, group string, count int64, message string) error {
+	request := api.ScalingRequest{Count: &count, Target: map[string]string{"Group": group}, Message: message}
+	if _, err := c.api.Raw().Write(jobPath(id, "/scale"), request, nil, write(ctx, namespace)); err != nil {
+		return fmt.Errorf("scale group %s of job %s to %d: %w", group, id, count, err)
+	}
+	return nil
+}

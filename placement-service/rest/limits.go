@@ -92,6 +92,18 @@ func (s *server) limitTenant(ctx context.Context, body api.LimitWrite) (string, 
 			return "", badField("/subject", "a key of kind "+key.Kind+" does not use the gateway: write the id of an endpoint key")
 		}
 		return key.Tenant, err
+	case store.ScopeEndpoint:
+		e, err := s.endpointOf(ctx, who.Tenant, body.Subject)
+		if errors.Is(err, store.ErrNotFound) {
+			return "", badField("/subject", "no endpoint "+body.Subject+": write an endpoint's id, see `heteroflow endpoint list`")
+		}
+		if err == nil && given != "" && given != e.Tenant {
+			return "", badField("/tenant", "the endpoint is of another tenant: leave tenant out")
+		}
+		if err == nil && val(body.Model) != "" {
+			return "", badField("/model", "an endpoint has one model: leave model out")
+		}
+		return e.Tenant, err
 	case store.ScopeTenant:
 		if who.Tenant != "" {
 			return "", httpx.NewProblem(http.StatusForbidden, "forbidden", "a tenant's limit is set by the operator: you may limit your tenant's keys and members")

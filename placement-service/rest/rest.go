@@ -18,6 +18,7 @@ import (
 	"github.com/heteroflow/heteroflow/placement-service/gangs"
 	"github.com/heteroflow/heteroflow/placement-service/identity"
 	"github.com/heteroflow/heteroflow/placement-service/ledger"
+	"github.com/heteroflow/heteroflow/placement-service/scale"
 	"github.com/heteroflow/heteroflow/placement-service/submit"
 	"github.com/heteroflow/heteroflow/placement-service/tuning"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
@@ -43,6 +44,7 @@ type Config struct {
 	Submit    *submit.Submitter
 	Tuning    *tuning.Tuning
 	Gangs     *gangs.Room
+	Scaling   func() []scale.Status
 	Who       Identify
 	Checks    []Check
 	PublicKey ed25519.PublicKey

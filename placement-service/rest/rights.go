@@ -52,6 +52,7 @@ var rights = map[string]right{
 	"createEndpoint":       may(auth.Write, auth.Endpoints),
 	"updateEndpoint":       may(auth.Write, auth.Endpoints),
 	"deleteEndpoint":       may(auth.Write, auth.Endpoints),
+	"listScaling":          may(auth.Read, auth.Jobs),
 	"listUsage":            may(auth.Read, auth.Usage),
 	"sumUsage":             may(auth.Read, auth.Usage),
 	"listIntents":          {verb: auth.Read, objects: []string{auth.Intents}, nodes: true},

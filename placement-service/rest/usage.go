@@ -26,7 +26,7 @@ func (s *server) ListUsage(ctx context.Context, r api.ListUsageRequestObject) (a
 	return out, nil
 }
 
-// SumUsage sums requests and tokens.
+// SumUsage sums requests, tokens and card time.
 func (s *server) SumUsage(ctx context.Context, r api.SumUsageRequestObject) (api.SumUsageResponseObject, error) {
 	sums, err := s.Store.SumUsage(ctx, store.UsageQuery{
 		Tenant: whoOf(ctx).Tenant, From: val(r.Params.From), To: val(r.Params.To), GroupBy: string(val(r.Params.GroupBy)),
@@ -34,11 +34,18 @@ func (s *server) SumUsage(ctx context.Context, r api.SumUsageRequestObject) (api
 	if err != nil {
 		return nil, err
 	}
+	settled, err := s.Store.CardsSettledTo(ctx)
+	if err != nil {
+		return nil, err
+	}
 	out := api.SumUsage200JSONResponse{Items: []api.UsageSum{}}
+	if !settled.IsZero() {
+		out.GPUSettledTo = &settled
+	}
 	for _, u := range sums {
 		out.Items = append(out.Items, api.UsageSum{
 			Name: u.Name, Requests: u.Requests, PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens,
-			CachedTokens: u.CachedTokens, Estimated: u.Estimated, Unknown: u.Unknown,
+			CachedTokens: u.CachedTokens, Estimated: u.Estimated, Unknown: u.Unknown, GPUSeconds: float64(u.CardMicros) / 1e6,
 		})
 	}
 	return out, nil

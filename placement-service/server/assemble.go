@@ -1,12 +1,15 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,9 +26,11 @@ import (
 	"github.com/heteroflow/heteroflow/placement-service/gangs"
 	"github.com/heteroflow/heteroflow/placement-service/identity"
 	"github.com/heteroflow/heteroflow/placement-service/ledger"
+	"github.com/heteroflow/heteroflow/placement-service/meter"
 	"github.com/heteroflow/heteroflow/placement-service/proxy"
 	"github.com/heteroflow/heteroflow/placement-service/queue"
 	"github.com/heteroflow/heteroflow/placement-service/rest"
+	"github.com/heteroflow/heteroflow/placement-service/scale"
 	"github.com/heteroflow/heteroflow/placement-service/submit"
 	"github.com/heteroflow/heteroflow/placement-service/tuning"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
@@ -36,6 +41,8 @@ type parts struct {
 	watcher *watch.Watcher
 	queue   *queue.Queue
 	tuning  *tuning.Tuning
+	meter   *meter.Meter
+	scaler  *scale.Scaler
 	submit  *submit.Submitter
 	handler http.Handler
 }
@@ -61,7 +68,7 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{tuning: tuning.New(db, c.Clock, c.Log)}
+	p := &parts{tuning: tuning.New(db, c.Clock, c.Log), meter: meter.New(db, c.Clock, c.Log)}
 	if err := p.tuning.Refresh(ctx); err != nil {
 		return nil, err
 	}
@@ -83,6 +90,7 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 			Blocked: p.queue.Blocked, Removed: p.queue.Removed, Adopted: p.queue.Adopt,
 		},
 	})
+	p.scaler = scale.New(nomad, db, scaled(sub, nomad), c.Clock, c.Log)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), &clusterMetrics{
 		world: world, clock: c.Clock, demand: p.asked,
@@ -96,6 +104,8 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 	}
 	registry.MustRegister(sub.Collectors()...)
 	registry.MustRegister(p.queue.Collectors()...)
+	registry.MustRegister(p.meter.Collectors()...)
+	registry.MustRegister(p.scaler.Collectors()...)
 	requests := newRequestMetrics()
 	registry.MustRegister(requests.total, requests.duration)
 
@@ -109,7 +119,7 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 		return nil, err
 	}
 	ownAPI, err := rest.New(rest.Config{
-		Store: db, Nomad: nomad, World: world, Ledger: view, Submit: sub, Tuning: p.tuning, Who: who, Checks: checks,
+		Store: db, Nomad: nomad, World: world, Ledger: view, Submit: sub, Tuning: p.tuning, Scaling: p.scaler.Status, Who: who, Checks: checks,
 		PublicKey: key.Public().(ed25519.PublicKey), Version: version.Version, Metrics: registry, Clock: c.Clock, Log: c.Log,
 		Gangs: gangs.New(gangs.Config{
 			Store: db, Cluster: world, Nomad: nomad, Key: key.Public().(ed25519.PublicKey), Clock: c.Clock, Log: c.Log,
@@ -120,6 +130,21 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 	}
 	p.handler = observe(c, requests, split(nomadAPI, ownAPI))
 	return p, nil
+}
+
+// scaled sets counts through admission, and has Nomad do it for jobs that ask for no accelerators.
+func scaled(sub *submit.Submitter, nomad *nomadapi.Client) scale.Apply {
+	return func(ctx context.Context, c scale.Change) (bool, error) {
+		caller := submit.Caller{Tenant: cmp.Or(c.Job.Tenant, identity.DefaultTenant), User: cmp.Or(c.Job.User, "scaling"), All: true}
+		result, err := sub.Scale(ctx, caller, watch.JobKey{Namespace: c.Job.Namespace, ID: c.Job.ID}, submit.Tree{
+			"Count": json.Number(strconv.Itoa(c.Count)), "Target": submit.Tree{"Group": c.Group}, "Message": c.Message,
+			"JobModifyIndex": json.Number(strconv.FormatUint(c.Index, 10)),
+		})
+		if errors.Is(err, submit.ErrPass) {
+			return false, nomad.Scale(ctx, c.Job.Namespace, c.Job.ID, c.Group, int64(c.Count), c.Message)
+		}
+		return result.Waiting, err
+	}
 }
 
 // split sends Nomad's API one way and all else the other. It looks at the path as it is: a router that cleans paths

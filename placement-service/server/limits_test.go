@@ -94,6 +94,10 @@ func TestAPI_LimitsPricesAudit(t *testing.T) {
 	_, app := s.newKey(map[string]any{"kind": "endpoint", "name": "app"})
 	key := set(map[string]any{"scope": "key", "subject": app, "requests_per_minute": 60, "model": "m"}, http.StatusOK)
 	set(map[string]any{"scope": "member", "subject": "bob", "concurrency": 0}, http.StatusOK)
+	served := s.call(http.MethodPost, "/api/v1/endpoints", map[string]any{"model": "m", "service": "llm"}, http.StatusCreated)["id"].(string)
+	if of := set(map[string]any{"scope": "endpoint", "subject": served, "tokens_per_minute": 1000}, http.StatusOK); of["tenant"] != "research" || of["scope"] != "endpoint" {
+		t.Errorf("%v", of)
+	}
 	for what, c := range map[string]struct {
 		body map[string]any
 		want int
@@ -102,6 +106,8 @@ func TestAPI_LimitsPricesAudit(t *testing.T) {
 		"its own limit":    {map[string]any{"scope": "tenant", "subject": "research", "concurrency": 9}, http.StatusForbidden, "set by the operator"},
 		"a foreign key":    {map[string]any{"scope": "key", "subject": foreign, "concurrency": 9}, http.StatusBadRequest, "no key " + foreign},
 		"a foreign member": {map[string]any{"scope": "member", "subject": "x", "tenant": "ops", "concurrency": 9}, http.StatusForbidden, "own tenant"},
+		"no endpoint":      {map[string]any{"scope": "endpoint", "subject": foreign, "concurrency": 9}, http.StatusBadRequest, "no endpoint " + foreign},
+		"of two models":    {map[string]any{"scope": "endpoint", "subject": served, "model": "m", "concurrency": 9}, http.StatusBadRequest, "an endpoint has one model"},
 		"nothing":          {map[string]any{"scope": "member", "subject": "x"}, http.StatusBadRequest, "limits nothing"},
 		"less than none":   {map[string]any{"scope": "member", "subject": "x", "concurrency": -1}, http.StatusBadRequest, "concurrency"},
 	} {
@@ -112,7 +118,7 @@ func TestAPI_LimitsPricesAudit(t *testing.T) {
 	s.call(http.MethodDelete, "/api/v1/limits/"+whole["id"].(string), nil, http.StatusForbidden)
 	s.call(http.MethodPut, "/api/v1/prices", map[string]any{"model": "m", "prompt": 1}, http.StatusForbidden)
 	s.key = member
-	if got := s.items("/api/v1/limits"); len(got) != 3 {
+	if got := s.items("/api/v1/limits"); len(got) != 4 {
 		t.Errorf("a member sees %v", got)
 	}
 	set(map[string]any{"scope": "member", "subject": "bob", "concurrency": 9}, http.StatusForbidden)
@@ -136,7 +142,7 @@ func TestAPI_LimitsPricesAudit(t *testing.T) {
 		told = append(told, e["actor"].(string)+" "+e["action"].(string))
 	}
 	slices.Reverse(told)
-	want := []string{"bootstrap key.create", "bootstrap key.create", "bootstrap limit.set", "ann key.create", "ann limit.set", "ann limit.set", "bootstrap limit.delete", "ann key.delete"}
+	want := []string{"bootstrap key.create", "bootstrap key.create", "bootstrap limit.set", "ann key.create", "ann limit.set", "ann limit.set", "ann limit.set", "bootstrap limit.delete", "ann key.delete"}
 	if !slices.Equal(told, want) {
 		t.Errorf("the tenant's admin sees %q, want %q", told, want)
 	}

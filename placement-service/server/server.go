@@ -126,6 +126,8 @@ func work(ctx context.Context, c Config, edge *edge) error {
 	g.Go(func() error { return p.watcher.Run(ctx) })
 	g.Go(func() error { return p.queue.Run(ctx) })
 	g.Go(func() error { return p.tuning.Run(ctx) })
+	g.Go(func() error { return p.meter.Run(ctx) })
+	g.Go(func() error { return p.scaler.Run(ctx) })
 	err = g.Wait()
 	edge.drained() // answers in progress may still need the database
 	p.submit.Wait()

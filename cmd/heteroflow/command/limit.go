@@ -12,13 +12,13 @@ import (
 )
 
 func limitSetCommand(env Env) *command {
-	c := newCommand(env, "Limit what a key, a member or a tenant uses of the gateway", "SCOPE SUBJECT")
+	c := newCommand(env, "Limit what a key, a member or a tenant uses of the gateway, or all of an endpoint", "SCOPE SUBJECT")
 	c.about = `
-SCOPE is key, member or tenant, SUBJECT a key's id, a member or a tenant. The numbers that are given take the place of
+SCOPE is key, member, tenant or endpoint, SUBJECT a key's or endpoint's id, a member or a tenant. The numbers that are given take the place of
 all that the subject had for the model, or for all models together without -model; 0 is nothing at all. All limits
 that a request has are kept, the tightest wins. Budgets of money need prices: heteroflow price set.`
 	conn, out := c.withConnection(), c.withOutput()
-	scopes := []string{"key", "member", "tenant"}
+	scopes := []string{"key", "member", "tenant", "endpoint"}
 	c.predict[""] = complete.PredictSet(scopes...)
 	tenant := c.flags.String("tenant", "", "`tenant` of a member; your own when left out")
 	model := c.flags.String("model", "", "`name` of a model, as clients send it; all models together when left out")
@@ -29,7 +29,7 @@ that a request has are kept, the tightest wins. Budgets of money need prices: he
 	money := c.numberFlag("money-per-month", "a budget of this `much` money a month, in the unit that prices are in")
 	c.run = func(ctx context.Context, args []string) error {
 		if err := oneOf("scope", args[0], scopes...); err != nil {
-			return &usageError{fmt.Sprintf("%q is no scope: write key, member or tenant, then its id or name", args[0])}
+			return &usageError{fmt.Sprintf("%q is no scope: write key, member, tenant or endpoint, then its id or name", args[0])}
 		}
 		if *requests == nil && *tokens == nil && *concurrency == nil && *budget == nil && *money == nil {
 			return &usageError{"no number is given: write at least one, such as -requests-per-minute 60, or heteroflow limit delete"}

@@ -42,7 +42,7 @@ var registry = map[string]func(Env) *command{
 	"limit set": limitSetCommand, "limit list": limitListCommand, "limit delete": limitDeleteCommand,
 	"price set": priceSetCommand, "price list": priceListCommand, "price delete": priceDeleteCommand, "audit": auditCommand,
 	"endpoint create": endpointCreateCommand, "endpoint list": endpointListCommand, "endpoint delete": endpointDeleteCommand,
-	"usage": usageCommand, "version": versionCommand,
+	"usage": usageCommand, "scaling": scalingCommand, "version": versionCommand,
 }
 
 // groups are the words that stand before other words.
@@ -110,7 +110,7 @@ func (g group) Help() string {
 
 // help is the text without a command: what there is, common things first.
 func help(commands map[string]cli.CommandFactory) string {
-	order := []string{"dev", "gpus", "job", "explain", "replay", "doctor", "usage", "key", "endpoint", "limit", "price", "audit", "server", "gateway", "engine", "version"}
+	order := []string{"dev", "gpus", "job", "explain", "replay", "doctor", "usage", "scaling", "key", "endpoint", "limit", "price", "audit", "server", "gateway", "engine", "version"}
 	var b strings.Builder
 	b.WriteString("Usage: heteroflow [-version] [-help] <command> [flags] [arguments]\n\nCommands:\n")
 	for _, name := range order {

@@ -145,7 +145,7 @@ func TestLimits(t *testing.T) {
 	golden(t, "limit_list", f.call(t, nil, "limit", "list"))
 	golden(t, "limit_delete", f.call(t, nil, "limit", "delete", "l1"))
 	for want, args := range map[string][]string{
-		`"planet" is no scope: write key, member or tenant`: {"planet", "x", "-concurrency", "1"},
+		`"planet" is no scope: write key, member, tenant or endpoint`: {"planet", "x", "-concurrency", "1"},
 		"no number is given":                {"key", "x"},
 		"write a whole number of 0 or more": {"key", "x", "-concurrency", "-1"},
 		"write a number of 0 or more":       {"key", "x", "-money-per-month", "much"},
@@ -193,7 +193,7 @@ func TestEndpoints(t *testing.T) {
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, map[string]any{
-		"GET /api/v1/usage/sum": `{"items":[{"name":"sim-7b","requests":3,"prompt_tokens":30,"cached_tokens":12,"completion_tokens":60,"estimated":2,"unknown":1}]}`,
+		"GET /api/v1/usage/sum": `{"items":[{"name":"sim-7b","requests":3,"prompt_tokens":30,"cached_tokens":12,"completion_tokens":60,"estimated":2,"unknown":1,"gpu_seconds":90.25},{"name":"","requests":0,"gpu_seconds":5400}],"gpu_settled_to":"2026-01-01T11:45:00Z"}`,
 		"GET /api/v1/usage":     `{"items":[{"id":"u1","tenant":"t","key_id":"k","model":"sim-7b","operation":"chat.completions","end":"done","stream":true,"status":200,"tries":1,"started_at":"2026-01-01T00:00:00Z","duration_ms":120,"first_byte_ms":8,"prompt_tokens":10,"cached_tokens":4,"estimated":true,"backend":"llm-0","chunks":3}]}`,
 	})
 	golden(t, "usage", f.call(t, nil, "usage", "-from", "2026-01-01T00:00:00Z"))
@@ -296,4 +296,13 @@ func TestRedacted_KeepsThePassword(t *testing.T) {
 	if strings.Contains(r.out, "hunter2") || !strings.Contains(r.out, "fail  database") {
 		t.Errorf("%s", r.out)
 	}
+}
+
+func TestScaling(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, map[string]any{"GET /api/v1/scaling": `{"items":[
+		{"namespace":"default","job_id":"llm","group":"serve","services":["llm"],"count":2,"wanted":3,"needed":3,"min":1,"max":8,"reason":"its load needs 3","signals":["41 requests in flight and 4 held, 16 for each: 3"],"dry_run":true,"decided_at":"2026-01-01T00:00:00Z"},
+		{"namespace":"default","job_id":"new","group":"serve","services":[],"count":1,"wanted":1,"min":0,"max":0,"reason":"","signals":[],"dry_run":false,"problem":"scaling.max: write how many instances there may be at most","decided_at":"2026-01-01T00:00:00Z"}]}`})
+	golden(t, "scaling", f.call(t, nil, "scaling"))
+	golden(t, "scaling_verbose", f.call(t, nil, "scaling", "-verbose"))
 }

@@ -14,11 +14,11 @@ import (
 func usageCommand(env Env) *command {
 	c := newCommand(env, "Show what was used through the gateway", "")
 	conn, out := c.withConnection(), c.withOutput()
-	by := c.flags.String("by", "model", "add up by model, key or endpoint; request lists single requests")
+	by := c.flags.String("by", "model", "add up by model, key, endpoint or tenant; request lists single requests")
 	from := c.flags.String("from", "", "from this `moment` on: RFC 3339, or how long ago, such as 24h")
 	to := c.flags.String("to", "", "up to this `moment`: RFC 3339, or how long ago")
 	page := c.withPage()
-	groups := []string{"model", "key", "endpoint", "request"}
+	groups := []string{"model", "key", "endpoint", "tenant", "request"}
 	c.predict["by"] = complete.PredictSet(groups...)
 	c.run = func(ctx context.Context, _ []string) error {
 		if err := oneOf("by", *by, groups...); err != nil {
@@ -54,7 +54,10 @@ func usageCommand(env Env) *command {
 			return err
 		}
 		return c.print(out, list, raw, func() error {
-			return c.printf("%s", sumTable(*by, list.Items, namesOf(ctx, service, *by)))
+			if list.GPUSettledTo != nil {
+				c.tell("GPU seconds are settled up to %s, by whole hours.", moment(list.GPUSettledTo))
+			}
+			return c.printf("%s", sumTable(*by, list, namesOf(ctx, service, *by)))
 		})
 	}
 	return c
@@ -101,16 +104,20 @@ func parseMoment(name, text string) (*time.Time, error) {
 	return &at, nil
 }
 
-func sumTable(by string, sums []client.UsageSum, names map[string]string) table {
-	heads := map[string][]string{"model": {"Model"}, "key": {"Key", "Name"}, "endpoint": {"Endpoint", "Model"}}[by]
-	t := table{append(heads, "Requests", "Prompt Tokens", "Of Them Cached", "Completion Tokens", "Estimated", "Not Counted")}
-	for _, s := range sums {
+func sumTable(by string, list *client.UsageSumList, names map[string]string) table {
+	heads := map[string][]string{"model": {"Model"}, "key": {"Key", "Name"}, "endpoint": {"Endpoint", "Model"}, "tenant": {"Tenant"}}[by]
+	t := table{append(heads, "Requests", "Prompt Tokens", "Of Them Cached", "Completion Tokens", "Estimated", "Not Counted", "GPU Seconds")}
+	for _, s := range list.Items {
+		cards := "-" // nothing is settled yet
+		if list.GPUSettledTo != nil {
+			cards = strconv.FormatFloat(s.GPUSeconds, 'f', 1, 64)
+		}
 		cells := []string{dash(s.Name)}
-		if by != "model" {
+		if by == "key" || by == "endpoint" {
 			cells = append(cells, dash(names[s.Name]))
 		}
 		t.row(append(cells, strconv.FormatInt(s.Requests, 10), strconv.FormatInt(s.PromptTokens, 10),
-			strconv.FormatInt(s.CachedTokens, 10), strconv.FormatInt(s.CompletionTokens, 10), strconv.FormatInt(s.Estimated, 10), strconv.FormatInt(s.Unknown, 10))...)
+			strconv.FormatInt(s.CachedTokens, 10), strconv.FormatInt(s.CompletionTokens, 10), strconv.FormatInt(s.Estimated, 10), strconv.FormatInt(s.Unknown, 10), cards)...)
 	}
 	return t
 }
