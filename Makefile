@@ -76,6 +76,7 @@ nightly: ## the long form of the property tests and experiments: some hours
 	@set -e; for pkg in $$(grep -rl --include='*_test.go' 'rapid\.Check' . | xargs -n 1 dirname | sort -u); do \
 	  $(GO) test -count=1 -timeout 0 $$pkg -rapid.checks=20000; done
 	HETEROFLOW_OPENB_LONG=1 HETEROFLOW_GATEWAY_SIM=full $(GO) test -count=1 -timeout 0 ./placement-service/engine/openb ./gateway/simulate
+	HETEROFLOW_GATEWAY_LONG=1 $(GO) test -count=1 -timeout 0 -v -run '^(TestP84|TestP86|TestDatabaseAway)' ./gateway/server
 
 gateway-sim: ## drive the choice of backends over recorded traffic and hold its figures
 	HETEROFLOW_GATEWAY_SIM=full $(GO) test -count=1 -v ./gateway/simulate

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -131,7 +132,7 @@ func TestP69_P62_EveryInstanceKeepsToKeysAndLimits(t *testing.T) {
 }
 
 // TestDatabaseAway_KnownKeysAndLimitsGoOn, only keys that nobody knows cannot be checked, and nothing that was used is
-// forgotten.
+// forgotten. In the long form it is away for a minute.
 func TestDatabaseAway_KnownKeysAndLimitsGoOn(t *testing.T) {
 	t.Parallel()
 	cluster, err := postgres.Start(t.Context())
@@ -148,7 +149,7 @@ func TestDatabaseAway_KnownKeysAndLimitsGoOn(t *testing.T) {
 	})
 	f := gateways(t, 1, cluster.URL())[0]
 	key, unknown := f.newKey(t, auth.KindEndpoint), "hf-endpoint-"+strings.Repeat("A", 43)
-	id, budget, most := f.idOf(t, key), int64(1_000_000), int64(1000)
+	id, budget, most := f.idOf(t, key), int64(1_000_000_000), int64(1_000_000)
 	if _, err := f.store.SetLimit(t.Context(), store.Limit{Tenant: "default", Scope: store.ScopeKey, Subject: id, Caps: store.Caps{TokensPerMonth: &budget, RequestsPerMinute: &most}}); err != nil {
 		t.Fatal(err)
 	}
@@ -184,6 +185,11 @@ func TestDatabaseAway_KnownKeysAndLimitsGoOn(t *testing.T) {
 	eventually(t, "an unknown key cannot be checked", func() bool { return f.complete(t, unknown) == http.StatusServiceUnavailable })
 	for range 50 {
 		send()
+	}
+	if long() {
+		for back := time.Now().Add(time.Minute); time.Now().Before(back); {
+			send()
+		}
 	}
 	if err := cluster.Resume(t.Context()); err != nil {
 		t.Fatal(err)
