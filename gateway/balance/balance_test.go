@@ -36,7 +36,7 @@ func prompt(id, tokens int) session.Prompt {
 	return p
 }
 
-func TestRoundRobin_ExactWhileTheListIsRefreshed(t *testing.T) {
+func TestPW01_RoundRobinIsExactWhileTheListIsRefreshed(t *testing.T) {
 	t.Parallel()
 	p, _ := newPool(2)
 	counts := map[string]int{}
@@ -250,7 +250,7 @@ func TestSession_HeavyUsersSpread(t *testing.T) {
 	}
 }
 
-func TestSession_GoneBackendFreesItsSessionsAndNoOthers(t *testing.T) {
+func TestPW15_GoneBackendFreesItsSessionsAndNoOthers(t *testing.T) {
 	t.Parallel()
 	p, _ := newPool(4)
 	where := map[int]string{}

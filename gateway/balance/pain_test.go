@@ -70,3 +70,22 @@ func TestPW04_SlowReplicaGetsLess(t *testing.T) {
 		t.Errorf("the slow replica got %.1f %%", 100*share)
 	}
 }
+
+// PW16: prompts that never come again take no more memory than what a pool and its backends may remember.
+func TestPW16_DistinctPromptsAreBounded(t *testing.T) {
+	t.Parallel()
+	p, _ := newPool(2)
+	for id := 1; id <= 2*maxPins; id++ {
+		l := p.Take(Ask{Policy: PrefixCost, Prompt: prompt(id, 1000), Stream: true})
+		l.FirstByte()
+		l.Done(Success)
+	}
+	if n := p.Pins(); n > maxPins {
+		t.Errorf("%d sessions are remembered, %d may be", n, maxPins)
+	}
+	for _, m := range p.members {
+		if n := m.cache.Tokens(); n > cacheTokens {
+			t.Errorf("%d tokens are taken to be in the cache of %s, it holds %d", n, m.ID, cacheTokens)
+		}
+	}
+}
