@@ -112,13 +112,15 @@ type Watcher struct {
 	wanted   map[string]bool // by name, besides those with a model tag
 	changed  chan struct{}   // closed and replaced at each change
 	lastErr  error
-	synced   bool
+	listed   bool // the services are known
+	synced   bool // and each of those there were then has been asked for
 }
 
 type watched struct {
 	Service
-	stop context.CancelFunc
-	done chan struct{}
+	asked bool // the registry has answered, be it with an error
+	stop  context.CancelFunc
+	done  chan struct{}
 }
 
 // NewWatcher makes a watcher; Run starts it.
@@ -155,7 +157,8 @@ func (w *Watcher) Services() (list []Service, changed <-chan struct{}) {
 	return list, w.changed
 }
 
-// Err is nil when the registry answered last time, and nil only after the first answer.
+// Err is nil when the registry answered last time, and nil only after the first answers: until the backends of all services are
+// known, a model would be served by none that has some.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,8 +218,8 @@ func (w *Watcher) reconcile(ctx context.Context, offers map[string]Offer) {
 		}
 	}
 	var ended []*watched
-	dirty := !w.synced
-	w.synced = true
+	dirty := !w.listed
+	w.listed = true
 	for name, s := range w.services {
 		if _, ok := want[name]; !ok {
 			ended = append(ended, s)
@@ -241,11 +244,22 @@ func (w *Watcher) reconcile(ctx context.Context, offers map[string]Offer) {
 	if dirty {
 		w.notify()
 	}
+	w.settle()
 	w.mu.Unlock()
 	for _, s := range ended {
 		s.stop()
 		<-s.done
 	}
+}
+
+// settle notes that the first view is whole, once it is. The lock is held.
+func (w *Watcher) settle() {
+	for _, s := range w.services {
+		if !s.asked {
+			return
+		}
+	}
+	w.synced = w.listed
 }
 
 // start follows one service. The lock is held.
@@ -257,12 +271,14 @@ func (w *Watcher) start(ctx context.Context, name string) *watched {
 		defer close(s.done)
 		w.follow(ctx, name, func(ctx context.Context, index uint64) (uint64, error) {
 			instances, next, err := w.registry.Live(ctx, name, index)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			s.asked = true
+			defer w.settle()
 			if err != nil {
 				return next, err
 			}
 			slices.SortFunc(instances, func(a, b Instance) int { return strings.Compare(a.ID, b.ID) })
-			w.mu.Lock()
-			defer w.mu.Unlock()
 			if !slices.Equal(s.Instances, instances) {
 				s.Instances = instances
 				w.notify()

@@ -284,13 +284,17 @@ const (
 	lingerFor  = 500 * time.Millisecond
 )
 
-// linger reads for a moment what the client still sends: to close now would take back the answer.
+// linger reads for a moment what the client still sends: to close now would take back the answer. What is more than that is left
+// unread, and the client has the rest of the moment to read the answer before its writing fails.
 func (c *conn) linger() {
 	if !c.unread || c.tcp.CloseWrite() != nil {
 		return
 	}
-	c.tcp.SetReadDeadline(time.Now().Add(lingerFor))    //nolint:errcheck // a connection that is closed says so when it is read
-	io.CopyN(io.Discard, onlyReader{c.tcp}, mostUnread) //nolint:errcheck // whatever ends it
+	until := time.Now().Add(lingerFor)
+	c.tcp.SetReadDeadline(until)                                                      //nolint:errcheck // a connection that is closed says so when it is read
+	if n, _ := io.CopyN(io.Discard, onlyReader{c.tcp}, mostUnread); n == mostUnread { //nolint:errcheck // whatever ends it
+		time.Sleep(time.Until(until))
+	}
 }
 
 type onlyReader struct{ io.Reader }

@@ -81,7 +81,7 @@ func (s *Store) AddUsage(ctx context.Context, records []Usage) error {
 		if _, columns := s.dialect.(postgresDialect); columns {
 			return insertUsageColumns(ctx, tx, sorted)
 		}
-		return insertUsageRows(ctx, tx, sorted)
+		return insertUsageRows(ctx, tx, sorted, false)
 	})
 	if err != nil {
 		return fmt.Errorf("add %d usage records: %w", len(records), err)
@@ -101,12 +101,20 @@ func usageRows(left int) int {
 	return 1 << (bits.Len(uint(left)) - 1)
 }
 
-// usageInserts are the statements by their number of rows.
+// usageInserts are the statements, by a usageText each.
 var usageInserts sync.Map
 
-// usageInsert is written by hand because the number of rows is not known to sqlc.
-func usageInsert(rows int) string {
-	query := append(make([]byte, 0, 100+rows*usageWidth*7), "INSERT INTO usage_records ("+usageColumns+") VALUES "...)
+// usageText says which statement is meant. PostgreSQL knows parameters with a number only. SQLite knows both, but goes through
+// all numbered ones for each of them, so that it would take a statement of 500 rows most of a second to be read.
+type usageText struct {
+	rows     int
+	numbered bool
+}
+
+// String is written by hand because the number of rows is not known to sqlc.
+func (t usageText) String() string {
+	rows := t.rows
+	query := append(make([]byte, 0, 400+rows*usageWidth*7), "INSERT INTO usage_records ("+usageColumns+") VALUES "...)
 	for n := range rows * usageWidth {
 		switch {
 		case n%usageWidth > 0:
@@ -116,16 +124,20 @@ func usageInsert(rows int) string {
 		default:
 			query = append(query, '(')
 		}
+		if !t.numbered {
+			query = append(query, '?')
+			continue
+		}
 		query = strconv.AppendInt(append(query, '$'), int64(n+1), 10)
 	}
 	return string(append(query, ") ON CONFLICT (id) DO NOTHING"...))
 }
 
 // insertUsageRows inserts records row by row of one statement, some hundred at a time.
-func insertUsageRows(ctx context.Context, tx *sql.Tx, records []Usage) error {
+func insertUsageRows(ctx context.Context, tx *sql.Tx, records []Usage, numbered bool) error {
 	for rest := records; len(rest) > 0; {
 		n := usageRows(len(rest))
-		if err := insertUsage(ctx, tx, rest[:n]); err != nil {
+		if err := insertUsage(ctx, tx, rest[:n], numbered); err != nil {
 			return err
 		}
 		rest = rest[n:]
@@ -133,14 +145,15 @@ func insertUsageRows(ctx context.Context, tx *sql.Tx, records []Usage) error {
 	return nil
 }
 
-func insertUsage(ctx context.Context, tx *sql.Tx, batch []Usage) error {
+func insertUsage(ctx context.Context, tx *sql.Tx, batch []Usage, numbered bool) error {
 	args := make([]any, 0, len(batch)*usageWidth)
 	for i := range batch {
 		args = appendUsage(args, &batch[i])
 	}
-	query, ok := usageInserts.Load(len(batch))
+	text := usageText{len(batch), numbered}
+	query, ok := usageInserts.Load(text)
 	if !ok {
-		query, _ = usageInserts.LoadOrStore(len(batch), usageInsert(len(batch)))
+		query, _ = usageInserts.LoadOrStore(text, text.String())
 	}
 	_, err := tx.ExecContext(ctx, query.(string), args...) //nolint:forcetypeassert // nothing else is stored there
 	return err

@@ -20,13 +20,15 @@ func BenchmarkAddUsage(b *testing.B) {
 	}{
 		{"one-by-one", func(ctx context.Context, tx *sql.Tx, records []Usage) error {
 			for i := range records {
-				if err := insertUsage(ctx, tx, records[i:i+1]); err != nil {
+				if err := insertUsage(ctx, tx, records[i:i+1], true); err != nil {
 					return err
 				}
 			}
 			return nil
 		}},
-		{"many-rows", insertUsageRows},
+		{"many-rows", func(ctx context.Context, tx *sql.Tx, records []Usage) error {
+			return insertUsageRows(ctx, tx, records, true)
+		}},
 		{"columns", insertUsageColumns},
 	}
 	took := make([]time.Duration, len(ways))
@@ -53,4 +55,28 @@ func BenchmarkAddUsage(b *testing.B) {
 	for i, way := range ways[:len(ways)-1] {
 		b.ReportMetric(float64(took[i])/float64(last), way.name+"/columns")
 	}
+}
+
+// BenchmarkAddUsage_SQLite reads and runs the statements of 500 rows with parameters that have no number, and reports how many
+// times as long those with numbers take.
+func BenchmarkAddUsage_SQLite(b *testing.B) {
+	s := mustOpen(b, urls["sqlite"](b))
+	var took [2]time.Duration
+	number := 0
+	for b.Loop() {
+		for way, numbered := range []bool{false, true} {
+			records := make([]Usage, usageBatch)
+			for n := range records {
+				number++
+				records[n] = Usage{ID: fmt.Sprintf("%012d", number), Model: "qwen3-8b", End: EndDone, StartedAt: time.Now()}
+			}
+			begin := time.Now()
+			if err := s.inRawTx(b.Context(), func(tx *sql.Tx) error { return insertUsageRows(b.Context(), tx, records, numbered) }); err != nil {
+				b.Fatal(err)
+			}
+			took[way] += time.Since(begin)
+		}
+	}
+	b.ReportMetric(float64(took[0].Microseconds())/float64(b.N*usageBatch), "us/row")
+	b.ReportMetric(float64(took[1])/float64(took[0]), "numbered/plain")
 }
