@@ -207,3 +207,62 @@ func TestNomadAllocations(t *testing.T) {
 		t.Error("a failure is taken for an answer")
 	}
 }
+
+// slow tells of a service at once, and of its instances when the gate is opened.
+type slow struct{ gate chan bool }
+
+func (slow) Names(ctx context.Context, index uint64) (map[string]Offer, uint64, error) {
+	if index > 0 {
+		<-ctx.Done()
+	}
+	return map[string]Offer{"llm": {Models: []string{"m"}}}, 1, ctx.Err()
+}
+
+func (s slow) Live(ctx context.Context, _ string, index uint64) ([]Instance, uint64, error) {
+	if index > 0 {
+		<-ctx.Done()
+		return nil, 0, ctx.Err()
+	}
+	select {
+	case <-s.gate:
+	case <-ctx.Done():
+	}
+	return []Instance{instance(alive)}, 1, ctx.Err()
+}
+
+// A gateway that has just started is not ready while it knows a model and not yet who serves it.
+func TestWatcher_NotReadyBeforeTheInstancesAreKnown(t *testing.T) {
+	t.Parallel()
+	r := slow{make(chan bool)}
+	w := NewWatcher(r, hclog.NewNullLogger())
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	defer func() {
+		end()
+		<-ended
+	}()
+	view := func(instances int) {
+		t.Helper()
+		for {
+			list, changed := w.Services()
+			if len(list) == 1 && len(list[0].Instances) == instances {
+				return
+			}
+			select {
+			case <-changed:
+			case <-time.After(30 * time.Second):
+				t.Fatalf("services %+v", list)
+			}
+		}
+	}
+	view(0)
+	if err := w.Err(); !errors.Is(err, errNotYet) {
+		t.Errorf("before: %v", err)
+	}
+	close(r.gate)
+	view(1)
+	if err := w.Err(); err != nil {
+		t.Errorf("after: %v", err)
+	}
+}
