@@ -47,7 +47,7 @@ var allowed = map[string]string{
 	"listPrices": people, "setPrice": operator, "deletePrice": operator,
 	"listAudit":     admins,
 	"listEndpoints": people, "getEndpoint": people, "createEndpoint": workers, "updateEndpoint": workers, "deleteEndpoint": workers,
-	"listUsage": people, "sumUsage": people,
+	"listUsage": people, "sumUsage": people, "listScaling": people,
 	"listIntents": "operator, node", "claimIntent": "operator, node", "reportIntent": "operator, node", "meetGang": "operator, node",
 }
 
