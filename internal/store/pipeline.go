@@ -34,7 +34,7 @@ func (s *Store) inPipelinedTx(ctx context.Context, do func(q *sqlgen.Queries) er
 func (s *Store) foresee(ctx context.Context, do func(q *sqlgen.Queries) error) (err error) {
 	plan := &writes{nobody: s.write}
 	if err := do(sqlgen.New(plan)); err != nil || plan.reads {
-		return fmt.Errorf("%w: it reads, or fails by itself: %w", errUnforeseen, err)
+		return errors.Join(errUnforeseen, err) // it reads, or fails by itself
 	}
 	conn, err := s.write.Conn(ctx)
 	if err != nil {
