@@ -81,11 +81,14 @@ func (c *Cluster) writeAgentConfig(ports []int) {
 	if c.Nomad == "" {
 		text = c.engineConfig(ports[0])
 	}
+	key := c.NewKey("node", "node-1")
 	text += fmt.Sprintf(`
 plugin "heteroflow" {
   config {
     state_dir        = %q
     grant_public_key = %q
+    server           = %q
+    token            = %q
     docker {
       %s
     }
@@ -105,7 +108,7 @@ plugin "heteroflow-device" {
     %s
   }
 }
-`, filepath.Join(c.Dir, "state"), c.grantKey(), docker, c.Driver, sim, filepath.Join(c.Dir, "state"), c.URL, c.NewKey("node", "node-1"), cmp.Or(c.Period, "1s"), c.Device)
+`, filepath.Join(c.Dir, "state"), c.grantKey(), c.URL, key, docker, c.Driver, sim, filepath.Join(c.Dir, "state"), c.URL, key, cmp.Or(c.Period, "1s"), c.Device)
 	if err := os.WriteFile(c.agentConfig(), []byte(text), 0o600); err != nil {
 		c.t.Fatal(err)
 	}

@@ -61,6 +61,18 @@ func (s *Store) GangMembers(ctx context.Context, namespace, jobID string) ([]Gan
 	return mapRows(rows, gangMemberOf)
 }
 
+// StartedGang names a job of whose gang members have begun.
+type StartedGang struct{ Namespace, JobID string }
+
+// StartedGangs lists the gangs of which a member has begun and that were not forgotten since.
+func (s *Store) StartedGangs(ctx context.Context) ([]StartedGang, error) {
+	rows, err := s.reader().ListStartedGangs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list started gangs: %w", err)
+	}
+	return mapRows(rows, func(row sqlgen.ListStartedGangsRow) (StartedGang, error) { return StartedGang(row), nil })
+}
+
 // StartGang lets members begin, each with its Attempt and Rank: all of them or none. won is false when one of them does not
 // wait any more, or waits in another visit.
 func (s *Store) StartGang(ctx context.Context, members []GangMember) (won bool, err error) {

@@ -40,11 +40,13 @@ func queries(t *testing.T) map[string]string {
 }
 
 // unlimited lists whole small tables on purpose: the engine and the recount need all pools, and a cluster has few
-// open intents and evictions. The claims, pools and open spans of one owner, and the members of one gang, are few. All spans of a moment are read by
+// open intents and evictions. The claims, pools and open spans of one owner, and the members of one gang, are few, and so are the
+// gangs that run. All spans of a moment are read by
 // one statement, so that none ends between two pages.
 var unlimited = map[string]bool{
 	"ListPools": true, "ListAllPools": true, "ListPoolsOfNode": true, "ListClaimedPools": true, "ListClaims": true,
 	"ListOpenIntents": true, "ListOpenEvictions": true, "ListCardSpans": true, "ListCardSpansOfJob": true, "ListGangMembers": true,
+	"ListStartedGangs": true,
 }
 
 // scans read a whole table on purpose: the same small ones, and the sums, which read a range of time.

@@ -27,14 +27,19 @@ type Store interface {
 	ArriveGangMember(context.Context, store.GangMember) (store.GangMember, error)
 	GangMembers(ctx context.Context, namespace, jobID string) ([]store.GangMember, error)
 	StartGang(context.Context, []store.GangMember) (won bool, err error)
+	StartedGangs(ctx context.Context) ([]store.StartedGang, error)
 	RecallGang(ctx context.Context, namespace, jobID string) ([]store.GangMember, error)
 	ForgetGang(ctx context.Context, namespace, jobID string, allocIDs ...string) error
 	Job(ctx context.Context, namespace, id string) (store.Job, error)
+	AddDecision(ctx context.Context, d store.Decision) error
 }
 
 // Cluster is what is known of allocations and nodes.
 type Cluster interface {
-	Wanted(allocID string) (wanted, known bool)
+	Fate(allocID string) watch.Fate
+	Crew(job watch.JobKey) map[string]int // allocations that Nomad wants to run, by group
+	Stale(now time.Time) string           // empty while it is kept up to date
+	Ready() <-chan struct{}
 	NodeAddress(nodeID string) string
 	NearestNIC(nodeID, cardUUID string) string
 }
@@ -50,9 +55,11 @@ type Config struct {
 	Store   Store
 	Cluster Cluster
 	Nomad   Nomad
-	Key     ed25519.PublicKey // of the grants
-	Clock   clock.Clock
-	Log     hclog.Logger
+	// Coming reports whether Nomad may still make allocations of a job.
+	Coming func(ctx context.Context, job watch.JobKey) (bool, error)
+	Key    ed25519.PublicKey // of the grants
+	Clock  clock.Clock
+	Log    hclog.Logger
 }
 
 // Room is safe for concurrent use.
@@ -62,6 +69,9 @@ type Room struct {
 
 	mu       sync.Mutex
 	meetings map[watch.JobKey]*meeting
+	missing  map[watch.JobKey]time.Time // gangs that are short of members nobody says will come: since when
+	due      map[watch.JobKey]time.Time // when to look at gangs of which a member has ended
+	kick     chan struct{}
 }
 
 // meeting is one gang here. Its members are looked at together, not once for each.
@@ -82,7 +92,10 @@ func New(c Config) *Room {
 	if c.Clock == nil {
 		c.Clock = clock.System()
 	}
-	return &Room{Config: c, log: c.Log.Named("gangs"), meetings: map[watch.JobKey]*meeting{}}
+	return &Room{
+		Config: c, log: c.Log.Named("gangs"), meetings: map[watch.JobKey]*meeting{}, missing: map[watch.JobKey]time.Time{},
+		due: map[watch.JobKey]time.Time{}, kick: make(chan struct{}, 1),
+	}
 }
 
 // Arrival is a member that is ready to start.
@@ -136,7 +149,7 @@ func (r *Room) Meet(ctx context.Context, a Arrival, patience time.Duration) (Ans
 	if err != nil {
 		return Answer{}, &Refused{Text: fmt.Sprintf("the grant does not open this: %v", err)}
 	}
-	a.Said.Group = g.Group
+	a.Said.Group, a.Said.Gang = g.Group, *g.Gang
 	v := visitor{Arrival: a, job: watch.JobKey{Namespace: g.Namespace, ID: g.Job}, gang: *g.Gang}
 	m := r.enter(v.job)
 	defer r.leave(v.job, m)
@@ -206,7 +219,7 @@ func (m *meeting) tell() {
 func (r *Room) look(ctx context.Context, m *meeting, v visitor, first, note bool) (Answer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if wanted, known := r.Cluster.Wanted(v.AllocID); known && !wanted {
+	if fate := r.Cluster.Fate(v.AllocID); fate == watch.FateDone || fate == watch.FateLost {
 		return Answer{State: Stopped, Members: v.gang.Members, Reason: "Nomad does not want the allocation to run any more"}, nil
 	}
 	now := r.Clock.Now()
@@ -233,11 +246,11 @@ func (r *Room) look(ctx context.Context, m *meeting, v visitor, first, note bool
 	if own.Attempt > 0 {
 		return r.started(m, v, own)
 	}
-	all, err := r.all(m, v.job)
+	s, err := r.scene(ctx, m, v.job, v.gang)
 	if err != nil {
 		return Answer{}, err
 	}
-	return r.do(ctx, m, v, all, next(v.gang, all, now))
+	return r.do(ctx, m, v, s, next(s))
 }
 
 // read reads who came, and where the members were placed.
@@ -253,13 +266,62 @@ func (r *Room) read(ctx context.Context, m *meeting, job watch.JobKey, now time.
 	return nil
 }
 
-// do does a step for the member that found it due.
-func (r *Room) do(ctx context.Context, m *meeting, v visitor, all []came, s step) (Answer, error) {
+// scene is what is known of a gang now.
+func (r *Room) scene(ctx context.Context, m *meeting, job watch.JobKey, gang grant.Gang) (scene, error) {
+	all, err := r.all(m, job)
+	s := scene{gang: gang, all: all, now: r.Clock.Now()}
+	if err != nil {
+		return s, err
+	}
+	crew, counted := r.Cluster.Crew(job), map[string]bool{}
+	for _, c := range all {
+		if !counted[c.said.Group] {
+			counted[c.said.Group] = true
+			s.crew += crew[c.said.Group]
+		}
+	}
+	s.gone, err = r.gone(ctx, job, &s)
+	return s, err
+}
+
+// gone reports whether members of a gang that began are missing, for longer than Nomad takes to replace them, and nothing
+// says that it is going to.
+func (r *Room) gone(ctx context.Context, job watch.JobKey, s *scene) (bool, error) {
+	p := s.parts()
+	live := len(p.running) + len(p.waiting) + len(p.called)
+	lacks := live > 0 && p.attempt > 0 && s.crew+p.done < s.gang.Members && r.Cluster.Stale(s.now) == ""
+	if lacks {
+		coming, err := r.Coming(ctx, job)
+		if err != nil {
+			return false, err
+		}
+		row, err := r.Store.Job(ctx, job.Namespace, job.ID)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return false, err
+		}
+		lacks = !coming && row.State == store.JobSubmitted // another state says that it is placed anew, or stopped
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, before := r.missing[job]
+	switch {
+	case !lacks:
+		delete(r.missing, job)
+	case !before:
+		r.missing[job] = s.now
+	default:
+		return s.now.Sub(since) >= settles, nil
+	}
+	return false, nil
+}
+
+// do does a step for the member that found it due, or for none.
+func (r *Room) do(ctx context.Context, m *meeting, v visitor, now scene, s step) (Answer, error) {
 	job := v.job
 	answer := Answer{State: Waiting, Members: v.gang.Members, Present: s.present, Reason: fmt.Sprintf("%d of %d members of the gang came", s.present, v.gang.Members)}
 	switch s.what {
 	case start:
-		return r.begin(ctx, m, v, all, s, answer)
+		return r.begin(ctx, m, v, now.all, s, answer)
 	case recall:
 		called, err := r.Store.RecallGang(ctx, job.Namespace, job.ID)
 		if err != nil {
@@ -268,23 +330,22 @@ func (r *Room) do(ctx context.Context, m *meeting, v visitor, all []came, s step
 		m.rows = nil
 		r.log.Info("gang begins anew", "namespace", job.Namespace, "job_id", job.ID, "called", len(called), "for", v.AllocID)
 		for _, c := range called {
-			if wanted, _ := r.Cluster.Wanted(c.AllocID); !wanted {
-				continue
-			}
-			if err := r.Nomad.RestartAlloc(ctx, job.Namespace, c.AllocID); err != nil {
-				r.log.Warn("member not restarted", "job_id", job.ID, "alloc_id", c.AllocID, "error", err)
-			}
+			r.restart(ctx, job, c.AllocID)
 		}
 		answer.Reason = "a member was lost and the gang begins anew: " + answer.Reason
-	case stopJob:
+	case endJob:
 		if _, err := r.Nomad.Deregister(ctx, job.Namespace, job.ID, false); err != nil {
 			return Answer{}, fmt.Errorf("stop job %s, of which a member was lost: %w", job.ID, err)
 		}
-		r.log.Info("gang ends", "namespace", job.Namespace, "job_id", job.ID, "lost", v.AllocID)
-		answer.State, answer.Reason = Stopped, `a member of the gang was lost, and on_lost = "fail" ends the job then`
+		r.log.Info("gang ends", "namespace", job.Namespace, "job_id", job.ID, "reason", s.why)
+		err := r.Store.AddDecision(ctx, store.Decision{Namespace: job.Namespace, JobID: job.ID, Outcome: "ended", ReasonCode: "member_lost", Reason: s.why})
+		if err != nil {
+			r.log.Warn("end of a gang not recorded", "job_id", job.ID, "error", err)
+		}
+		answer.State, answer.Reason = Stopped, s.why
 	case giveUp:
 		var waiting []string
-		for _, c := range all {
+		for _, c := range now.all {
 			if c.attempt == 0 {
 				waiting = append(waiting, c.alloc)
 			}
@@ -298,6 +359,16 @@ func (r *Room) do(ctx context.Context, m *meeting, v visitor, all []came, s step
 		answer.State, answer.Reason = GivenUp, fmt.Sprintf("%d of %d members of the gang came within %s", s.present, v.gang.Members, v.gang.StartTimeout())
 	}
 	return answer, nil
+}
+
+// restart has a member that is called back come to the start, if it has not ended.
+func (r *Room) restart(ctx context.Context, job watch.JobKey, alloc string) {
+	if r.Cluster.Fate(alloc) != watch.FateRuns {
+		return
+	}
+	if err := r.Nomad.RestartAlloc(ctx, job.Namespace, alloc); err != nil {
+		r.log.Warn("member not restarted", "job_id", job.ID, "alloc_id", alloc, "error", err)
+	}
 }
 
 // begin lets the members of a step begin.
@@ -354,9 +425,10 @@ func replaced(all []came, s step) []string {
 func (r *Room) all(m *meeting, job watch.JobKey) ([]came, error) {
 	out := make([]came, 0, len(m.rows))
 	for _, row := range m.rows {
-		c := came{alloc: row.AllocID, visit: row.Visit, attempt: row.Attempt, rank: row.Rank, cameAt: row.CameAt, seenAt: row.SeenAt}
-		wanted, known := r.Cluster.Wanted(row.AllocID)
-		c.live = wanted || !known && row.Attempt == 0 // one that waits may be ahead of what Nomad told
+		c := came{
+			alloc: row.AllocID, visit: row.Visit, attempt: row.Attempt, rank: row.Rank, cameAt: row.CameAt, seenAt: row.SeenAt,
+			fate: r.Cluster.Fate(row.AllocID),
+		}
 		if err := json.Unmarshal(row.Body, &c.said); err != nil {
 			return nil, fmt.Errorf("read member %s of gang %s: %w", row.AllocID, job.ID, err)
 		}

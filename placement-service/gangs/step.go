@@ -2,6 +2,7 @@ package gangs
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -9,14 +10,20 @@ import (
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/internal/grant"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
 
-// lifeSign is how long a member that waits counts without being heard of: it asks again well before.
-const lifeSign = 30 * time.Second
+const (
+	// lifeSign is how long a member that waits counts without being heard of: it asks again well before.
+	lifeSign = 30 * time.Second
+	// settles is how long Nomad takes at most to replace what has ended, or to say when it is going to.
+	settles = 5 * time.Second
+)
 
-// Said is what a member's driver says of it.
+// Said is what a member's driver says of it, and what its grant does.
 type Said struct {
 	Group   string       `json:"group"`
+	Gang    grant.Gang   `json:"gang"`
 	Index   int          `json:"index"` // of the allocation in its group
 	NodeID  string       `json:"node_id"`
 	Address string       `json:"address,omitempty"` // where the others reach it; empty takes the node's
@@ -32,23 +39,32 @@ type Card struct {
 	Address string `json:"address,omitempty"` // of its own network interface, which Ascend's NPUs have
 }
 
-// came is a member that is known: it waits, runs, or is called back.
+// came is a member that is known: it waits, runs, is called back, or has ended.
 type came struct {
 	alloc, visit string
 	attempt      int // as store.GangMember has it
 	rank         int
 	cameAt       time.Time
 	seenAt       time.Time
-	live         bool // Nomad wants its allocation to run, as far as that is known
+	fate         watch.Fate
 	said         Said
 }
 
-// running reports whether the member began and is not called back.
-func (c *came) running() bool { return c.attempt > 0 && c.live }
+// runs reports whether the member began and is not called back.
+func (c *came) runs() bool { return c.attempt > 0 && c.fate == watch.FateRuns }
 
-// waits reports whether the member is at the start.
+// waits reports whether the member is at the start. One that waits may be ahead of what Nomad told.
 func (c *came) waits(now time.Time) bool {
-	return c.attempt == 0 && c.live && now.Sub(c.seenAt) < lifeSign
+	return c.attempt == 0 && (c.fate == watch.FateRuns || c.fate == watch.FateUnknown) && now.Sub(c.seenAt) < lifeSign
+}
+
+// scene is what is known of a gang.
+type scene struct {
+	gang grant.Gang
+	all  []came
+	crew int  // allocations that Nomad wants to run, of the groups whose members came
+	gone bool // some are missing for longer than Nomad takes to replace them, and nothing says that it is going to
+	now  time.Time
 }
 
 // step is what is to be done next.
@@ -59,59 +75,98 @@ type step struct {
 	attempt int
 	present int       // members that wait
 	until   time.Time // when those that wait give up
+	why     string    // the job is ended, as a sentence
 }
 
 type what int
 
 const (
-	wait    what = iota
-	start        // the members, with their ranks and the attempt
-	recall       // those that run are to begin anew with the ones that wait
-	giveUp       // the others did not come in time
-	stopJob      // a member was lost, and the job is to end then
+	wait   what = iota
+	start       // the members, with their ranks and the attempt
+	recall      // those that run are to begin anew, all together
+	giveUp      // the others did not come in time
+	endJob      // a member was lost, and the gang cannot or is not to go on
 )
 
-// next decides on what is known of a gang.
-func next(g grant.Gang, all []came, now time.Time) step {
-	var waiting, running []came
-	attempt := 0
-	for _, c := range all {
-		attempt = max(attempt, c.attempt, -c.attempt)
+// parts are the members of a gang by what they do. Those of earlier starts who have ended are in none.
+type parts struct {
+	waiting, running, called []came
+	lost, done               int // of the last start
+	attempt                  int // of the last start; 0 when there was none
+}
+
+func (s *scene) parts() parts {
+	var p parts
+	for _, c := range s.all {
+		p.attempt = max(p.attempt, c.attempt, -c.attempt)
+	}
+	for _, c := range s.all {
 		switch {
-		case c.waits(now):
-			waiting = append(waiting, c)
-		case c.running():
-			running = append(running, c)
+		case c.waits(s.now):
+			p.waiting = append(p.waiting, c)
+		case c.runs():
+			p.running = append(p.running, c)
+		case c.attempt < 0 && c.fate == watch.FateRuns:
+			p.called = append(p.called, c)
+		case c.attempt == 0 || max(c.attempt, -c.attempt) < p.attempt:
+		case c.fate == watch.FateDone:
+			p.done++
+		case c.fate == watch.FateLost:
+			p.lost++
 		}
 	}
-	out := step{what: wait, present: len(waiting), attempt: attempt + 1}
-	for i, c := range waiting {
+	return p
+}
+
+// next decides on what is known of a gang. A member that has ended with success while others run is not lost.
+func next(s scene) step {
+	g, p := s.gang, s.parts()
+	out := step{what: wait, present: len(p.waiting), attempt: p.attempt + 1}
+	for i, c := range p.waiting {
 		if until := c.cameAt.Add(g.StartTimeout()); i == 0 || until.Before(out.until) {
 			out.until = until
 		}
 	}
+	left := len(p.running) > 0 && p.lost+len(p.waiting) > 0
 	switch {
-	case len(waiting) == 0:
-		return out
-	case len(running) > 0 && g.OnLost == grant.RestartMember:
-		out.members = comeBack(g, all, running, waiting)
-		if out.attempt = attempt; len(out.members) > 0 {
-			out.what = start
+	case len(p.running)+len(p.waiting)+len(p.called) == 0:
+	case len(p.running) > 0 && g.OnLost == grant.RestartMember:
+		if out.members = comeBack(g, s.all, p.running, p.waiting); len(out.members) > 0 {
+			out.what, out.attempt = start, p.attempt
 		}
-		return out
-	case len(running) > 0 && g.OnLost == grant.FailGang:
-		out.what = stopJob
-		return out
-	case len(running) > 0:
+	case left && g.OnLost == grant.FailGang:
+		out.what, out.why = endJob, `a member of the gang was lost, and on_lost = "fail" ends the job then`
+	case s.gone && g.OnLost != grant.RestartMember:
+		out.what, out.why = endJob, "a member of the gang was lost, and its group's restart and reschedule blocks do not bring it back (again)"
+	case s.unwhole(p):
+		out.what, out.why = endJob, fmt.Sprintf("a member of the gang was lost after %d of %d had ended with success, which do not run again: the gang cannot begin anew", p.done, g.Members)
+	case left:
 		out.what = recall
-		return out
-	case len(waiting) >= g.Members:
-		out.what, out.whole, out.members = start, true, first(waiting, g.Members)
-		return out
-	case !now.Before(out.until):
+	case len(p.waiting) >= g.Members:
+		out.what, out.whole, out.members = start, true, first(p.waiting, g.Members)
+	case len(p.waiting) > 0 && !s.now.Before(out.until):
 		out.what = giveUp
 	}
 	return out
+}
+
+// over reports whether nothing is left to be done for a gang: its members have ended with success, or are forgotten by Nomad.
+func (s *scene) over() bool {
+	return !slices.ContainsFunc(s.all, func(c came) bool {
+		return c.waits(s.now) || c.fate == watch.FateRuns || c.fate == watch.FateLost
+	})
+}
+
+// unwhole reports whether a gang is to begin anew of which some members have ended with success. Where Nomad runs all of
+// them it is another run of the job; of what it is going to run it needs some time to tell.
+func (s *scene) unwhole(p parts) bool {
+	switch {
+	case p.done == 0 || s.gang.OnLost == grant.RestartMember || s.crew+p.done > s.gang.Members:
+		return false
+	case len(p.running)+len(p.called) > 0:
+		return p.lost+len(p.waiting)+len(p.called) > 0
+	}
+	return slices.ContainsFunc(p.waiting, func(c came) bool { return s.now.Sub(c.cameAt) >= settles })
 }
 
 // first are the members that came first, where there are more than belong to the gang: an allocation and its replacement.

@@ -43,6 +43,7 @@ type parts struct {
 	tuning  *tuning.Tuning
 	meter   *meter.Meter
 	scaler  *scale.Scaler
+	gangs   *gangs.Room
 	submit  *submit.Submitter
 	handler http.Handler
 }
@@ -87,8 +88,11 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 		Nomad: nomad, Store: db, World: world, Clock: c.Clock, Log: c.Log,
 		Hooks: watch.Hooks{
 			Room:    func() { view.Invalidate(); p.queue.Wake() },
-			Blocked: p.queue.Blocked, Removed: p.queue.Removed, Adopted: p.queue.Adopt,
+			Blocked: p.queue.Blocked, Removed: p.queue.Removed, Adopted: p.queue.Adopt, Ended: func(job watch.JobKey) { p.gangs.Ended(job) },
 		},
+	})
+	p.gangs = gangs.New(gangs.Config{
+		Store: db, Cluster: world, Nomad: nomad, Coming: p.watcher.Coming, Key: key.Public().(ed25519.PublicKey), Clock: c.Clock, Log: c.Log,
 	})
 	p.scaler = scale.New(nomad, db, scaled(sub, nomad), c.Clock, c.Log)
 	registry := prometheus.NewRegistry()
@@ -120,10 +124,7 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 	}
 	ownAPI, err := rest.New(rest.Config{
 		Store: db, Nomad: nomad, World: world, Ledger: view, Submit: sub, Tuning: p.tuning, Scaling: p.scaler.Status, Who: who, Checks: checks,
-		PublicKey: key.Public().(ed25519.PublicKey), Version: version.Version, Metrics: registry, Clock: c.Clock, Log: c.Log,
-		Gangs: gangs.New(gangs.Config{
-			Store: db, Cluster: world, Nomad: nomad, Key: key.Public().(ed25519.PublicKey), Clock: c.Clock, Log: c.Log,
-		}),
+		PublicKey: key.Public().(ed25519.PublicKey), Version: version.Version, Metrics: registry, Clock: c.Clock, Log: c.Log, Gangs: p.gangs,
 	})
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
+	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
 
 // partialPatience is how long Nomad may take for the rest of a gang once it could not place it: what ends gives its cards back
@@ -33,7 +34,7 @@ func (s *Submitter) takeBack(ctx context.Context, sub submission, row store.Job,
 			return false, databaseError(err)
 		}
 		for _, m := range members {
-			if wanted, _ := s.World.Wanted(m.AllocID); wanted && m.Attempt > 0 {
+			if m.Attempt > 0 && s.World.Fate(m.AllocID) == watch.FateRuns {
 				return false, nil
 			}
 		}

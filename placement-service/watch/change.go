@@ -93,7 +93,8 @@ func (w *World) setAllocs(list []*Alloc, now time.Time) []JobKey {
 	}
 	touched := map[JobKey]bool{}
 	for id, a := range next {
-		if holdingChanged(w.allocs[id], a) {
+		a.hear(w.allocs[id], now)
+		if holdingChanged(w.allocs[id], a) || w.allocs[id].failed() != a.failed() {
 			touched[a.Job] = true
 			if a.holds() {
 				w.unpin(a.Job, a.NodeID)
@@ -108,6 +109,7 @@ func (w *World) setAllocs(list []*Alloc, now time.Time) []JobKey {
 	w.allocs = next
 	clear(w.jobs)
 	clear(w.byNode)
+	clear(w.failed)
 	for _, a := range next {
 		w.index(a)
 	}
@@ -137,6 +139,7 @@ func (w *World) setAlloc(a *Alloc, now time.Time) bool {
 	case had && !has:
 		w.left++
 	}
+	a.hear(old, now)
 	changed := holdingChanged(old, a)
 	w.index(a)
 	if a.holds() && changed {
@@ -146,7 +149,7 @@ func (w *World) setAlloc(a *Alloc, now time.Time) bool {
 		w.recount(a.NodeID)
 	}
 	w.touch(now)
-	return changed
+	return changed || old.failed() != a.failed()
 }
 
 // holds reports whether the allocation, which may be nil, holds devices.
@@ -166,7 +169,19 @@ func holdingChanged(old, now *Alloc) bool {
 	})
 }
 
+// hear notes when it was first heard that an allocation failed.
+func (a *Alloc) hear(old *Alloc, now time.Time) {
+	switch {
+	case !a.failed():
+	case old.failed():
+		a.heard = old.heard
+	default:
+		a.heard = now
+	}
+}
+
 func (w *World) index(a *Alloc) {
+	w.noteFailed(a)
 	if a.Live() {
 		put(w.jobs, a.Job, a)
 		put(w.byNode, a.NodeID, a)
@@ -249,7 +264,7 @@ func (w *World) heard(now time.Time) (found bool) {
 func allocOf(a *api.Allocation) *Alloc {
 	out := &Alloc{
 		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
-		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), modify: a.ModifyIndex,
+		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), Followup: a.FollowupEvalID, Next: a.NextAllocation, modify: a.ModifyIndex,
 	}
 	out.take(a.AllocatedResources)
 	return out
@@ -259,7 +274,7 @@ func allocOf(a *api.Allocation) *Alloc {
 func allocOfStub(a *api.AllocationListStub) *Alloc {
 	out := &Alloc{
 		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
-		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), modify: a.ModifyIndex,
+		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), Followup: a.FollowupEvalID, Next: a.NextAllocation, modify: a.ModifyIndex,
 	}
 	out.take(a.AllocatedResources)
 	return out

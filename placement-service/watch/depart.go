@@ -124,6 +124,7 @@ func (w *World) forget(id string, now time.Time) {
 		return
 	}
 	delete(w.allocs, id)
+	delete(w.failed[a.Job], id)
 	drop(w.jobs, a.Job, a)
 	drop(w.byNode, a.NodeID, a)
 	w.recount(a.NodeID)

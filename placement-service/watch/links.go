@@ -3,8 +3,6 @@ package watch
 import (
 	"time"
 
-	"github.com/hashicorp/nomad/api"
-
 	"github.com/heteroflow/heteroflow/internal/accel"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
 )
@@ -158,16 +156,4 @@ func (w *World) NearestNIC(nodeID, cardUUID string) string {
 		}
 	}
 	return ""
-}
-
-// Wanted reports whether Nomad wants an allocation to run and it has not ended. known is false for one that Nomad did
-// not tell of yet.
-func (w *World) Wanted(allocID string) (wanted, known bool) {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	a := w.allocs[allocID]
-	if a == nil {
-		return false, false
-	}
-	return a.Live() && a.Desired == api.AllocDesiredStatusRun, true
 }

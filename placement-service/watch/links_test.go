@@ -95,14 +95,4 @@ func TestWorld_PinsCards(t *testing.T) {
 	if got := used(w); got != "0001 0001 " || len(w.pins.cards) != 0 {
 		t.Errorf("after their time: %s, %v", got, w.pins.cards)
 	}
-	if wanted, known := w.Wanted("a"); !wanted || !known {
-		t.Error("the allocation is to run")
-	}
-	if _, known := w.Wanted("b"); known {
-		t.Error("an allocation that nobody told of is known")
-	}
-	w.setAlloc(alloc("a", 6, "complete", "GPU-3"), now)
-	if wanted, _ := w.Wanted("a"); wanted {
-		t.Error("an allocation that has ended is to run")
-	}
 }

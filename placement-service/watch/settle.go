@@ -3,6 +3,7 @@ package watch
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -76,7 +77,7 @@ func (w *Watcher) settleDirty(ctx context.Context) error {
 // settle makes the ledger of one job what Nomad's allocations say. It reports whether that changed what is taken of
 // any pool: seeing that an allocation took what was reserved for it does not.
 func (w *Watcher) settle(ctx context.Context, job JobKey) (moved bool, err error) {
-	coming, err := w.coming(ctx, job)
+	coming, err := w.Coming(ctx, job)
 	if err != nil {
 		return false, err
 	}
@@ -88,6 +89,11 @@ func (w *Watcher) settle(ctx context.Context, job JobKey) (moved bool, err error
 	for _, a := range w.World.LiveAllocs(job) {
 		live = append(live, a.Claims()...)
 	}
+	kept, err := w.keptPlaces(ctx, job)
+	if err != nil {
+		return false, err
+	}
+	live = append(live, kept...)
 	held, err := w.Store.ReservationOf(ctx, job.Namespace, job.ID)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return false, fmt.Errorf("read reservation of job %s/%s: %w", job.Namespace, job.ID, err)
@@ -169,9 +175,38 @@ func sameHolding(held store.Reservation, live []store.Claim, coming bool) bool {
 	return true
 }
 
-// coming reports whether Nomad may still make allocations for what the job reserved: it has an evaluation to come, or
+// keptPlaces is what failed members of a gang held: it stays theirs until Nomad has replaced them, or is known not to, so
+// that nobody takes a place to which a member comes back.
+func (w *Watcher) keptPlaces(ctx context.Context, job JobKey) ([]store.Claim, error) {
+	failed, undecided := w.World.awaited(job, w.Clock.Now())
+	if len(failed) == 0 {
+		return nil, nil
+	}
+	row, err := w.Store.Job(ctx, job.Namespace, job.ID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("read job %s/%s: %w", job.Namespace, job.ID, err)
+	}
+	var placed struct {
+		Gang []any `json:"gang"` // as admission stores it
+	}
+	if row.State != store.JobSubmitted || json.Unmarshal(row.Injection, &placed) != nil || len(placed.Gang) == 0 {
+		return nil, nil
+	}
+	if undecided { // it is looked at again with the next that are, which are seconds away
+		w.mu.Lock()
+		w.dirty[job] = true
+		w.mu.Unlock()
+	}
+	var out []store.Claim
+	for _, a := range failed {
+		out = append(out, a.Claims()...)
+	}
+	return out, nil
+}
+
+// Coming reports whether Nomad may still make allocations for what the job reserved: it has an evaluation to come, or
 // another instance of the service registered it and the end of that evaluation was not seen here yet.
-func (w *Watcher) coming(ctx context.Context, job JobKey) (bool, error) {
+func (w *Watcher) Coming(ctx context.Context, job JobKey) (bool, error) {
 	if w.evals.open(job) {
 		return true, nil
 	}

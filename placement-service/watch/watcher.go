@@ -29,6 +29,7 @@ type Hooks struct {
 	Blocked func(JobKey) // Nomad could not place all of a job
 	Removed func(JobKey) // a job was stopped in Nomad, by whomever
 	Adopted func(JobKey) // a job that holds devices was settled; it may have gone round the service
+	Ended   func(JobKey) // an allocation with devices has ended, or is not wanted any more
 }
 
 // Config is what a watcher needs.
@@ -253,6 +254,9 @@ func (w *Watcher) list(ctx context.Context) (uint64, error) {
 	blocked := w.evals.reset(evals, awaited)
 	for _, job := range w.World.setAllocs(allocs, w.Clock.Now()) {
 		w.Settle(job)
+		if w.Hooks.Ended != nil {
+			w.Hooks.Ended(job)
+		}
 	}
 	w.World.loaded(allocsPart, w.Clock.Now())
 	for _, job := range blocked {
@@ -269,8 +273,12 @@ func (w *Watcher) apply(e nomadapi.Event, old bool) error {
 		if err != nil {
 			return err
 		}
-		if alloc := allocOf(a); w.World.setAlloc(alloc, w.Clock.Now()) {
+		alloc := allocOf(a)
+		if w.World.setAlloc(alloc, w.Clock.Now()) {
 			w.Settle(alloc.Job)
+		}
+		if w.Hooks.Ended != nil && alloc.fate() != FateRuns && len(alloc.Devices) > 0 {
+			w.Hooks.Ended(alloc.Job)
 		}
 	case "Evaluation":
 		eval, err := e.Evaluation()

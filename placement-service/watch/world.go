@@ -63,6 +63,9 @@ type Alloc struct {
 	MemoryMiB int
 	DiskMiB   int
 	Devices   []Device
+	Followup  string    // the evaluation that will replace it, where it failed and Nomad lets some time pass
+	Next      string    // its replacement
+	heard     time.Time // when it was first heard that it failed
 	modify    uint64
 }
 
@@ -101,6 +104,7 @@ type World struct {
 	allocs  map[string]*Alloc
 	jobs    map[JobKey]map[string]*Alloc // live allocations by job
 	byNode  map[string]map[string]*Alloc // live allocations by node
+	failed  map[JobKey]map[string]bool   // failed allocations that may be replaced, by job
 	usage   map[string]*nodeUsage
 	texts   map[string]string // models and forms of pools, by themselves
 	catalog *engine.Catalog   // nil when a node changed
@@ -126,7 +130,7 @@ type nodeUsage struct {
 func NewWorld() *World {
 	return &World{
 		nodes: map[string]*nodeView{}, allocs: map[string]*Alloc{}, jobs: map[JobKey]map[string]*Alloc{},
-		byNode: map[string]map[string]*Alloc{}, usage: map[string]*nodeUsage{}, texts: map[string]string{},
+		byNode: map[string]map[string]*Alloc{}, failed: map[JobKey]map[string]bool{}, usage: map[string]*nodeUsage{}, texts: map[string]string{},
 		ready: make(chan struct{}), changed: make(chan struct{}), follow: newFollowed(),
 		pins: pinned{jobs: map[JobKey]pinsOf{}, cards: map[pin]int{}},
 	}

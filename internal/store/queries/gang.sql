@@ -20,6 +20,9 @@ UPDATE gang_members SET attempt = -attempt
 WHERE namespace = @namespace AND job_id = @job_id AND attempt > 0
 RETURNING *;
 
+-- name: ListStartedGangs :many
+SELECT DISTINCT namespace, job_id FROM gang_members WHERE attempt <> 0 ORDER BY namespace, job_id;
+
 -- name: DeleteGangMember :exec
 DELETE FROM gang_members WHERE namespace = @namespace AND job_id = @job_id AND alloc_id = @alloc_id;
 

@@ -92,6 +92,38 @@ func (q *Queries) ListGangMembers(ctx context.Context, arg ListGangMembersParams
 	return items, nil
 }
 
+const listStartedGangs = `-- name: ListStartedGangs :many
+SELECT DISTINCT namespace, job_id FROM gang_members WHERE attempt <> 0 ORDER BY namespace, job_id
+`
+
+type ListStartedGangsRow struct {
+	Namespace string
+	JobID     string
+}
+
+func (q *Queries) ListStartedGangs(ctx context.Context) ([]ListStartedGangsRow, error) {
+	rows, err := q.db.QueryContext(ctx, listStartedGangs)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ListStartedGangsRow
+	for rows.Next() {
+		var i ListStartedGangsRow
+		if err := rows.Scan(&i.Namespace, &i.JobID); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const recallGangMembers = `-- name: RecallGangMembers :many
 UPDATE gang_members SET attempt = -attempt
 WHERE namespace = $1 AND job_id = $2 AND attempt > 0

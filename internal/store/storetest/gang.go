@@ -52,6 +52,7 @@ func testGangs(t *testing.T, open Open) {
 	if !start(1, member("b", "v2"), member("a", "v1")) || start(2, member("b", "v2"), member("a", "v1")) {
 		t.Error("a gang that waits begins once")
 	}
+	same(t, []store.StartedGang{{Namespace: "default", JobID: "train"}}, ok2(s.StartedGangs(ctx))(t)) // once, and not the other, which waits
 	rows := ok2(s.GangMembers(ctx, "default", "train"))(t)
 	same(t, []int{1, 1, 0, 1}, []int{rows[0].Attempt, rows[0].Rank, rows[1].Rank, rows[1].Attempt})
 	same(t, 1, ok2(s.ArriveGangMember(ctx, member("a", "v1")))(t).Attempt)
