@@ -493,6 +493,18 @@ type FormSwitch struct {
 	NodeID   string `json:"node_id"`
 }
 
+// Fragmentation defines model for Fragmentation.
+type Fragmentation struct {
+	AsOf time.Time `json:"as_of"`
+
+	// FreeCards Cards that nobody holds; a share is its part of a card
+	FreeCards float64             `json:"free_cards"`
+	Nodes     []NodeFragmentation `json:"nodes"`
+
+	// UnusableCards Of the free cards, how much an allocation of the usual demand cannot use, on average; absent while the demand is not known
+	UnusableCards *float64 `json:"unusable_cards,omitempty"`
+}
+
 // GPU defines model for GPU.
 type GPU struct {
 	DriverVersion *string `json:"driver_version,omitempty"`
@@ -824,6 +836,30 @@ type Memory struct {
 	UsedMiB int64 `json:"used_mib"`
 }
 
+// Move defines model for Move.
+type Move struct {
+	AllocID   string `json:"alloc_id"`
+	FromNode  string `json:"from_node"`
+	JobID     string `json:"job_id"`
+	Namespace string `json:"namespace"`
+	Tenant    string `json:"tenant"`
+
+	// ToNode Where room is held for it
+	ToNode string `json:"to_node"`
+}
+
+// Moves defines model for Moves.
+type Moves struct {
+	// Cards That move; a share is its part of a card
+	Cards float64 `json:"cards"`
+
+	// Moves In the order in which room is found for them; jobs move with all of their allocations
+	Moves []Move `json:"moves"`
+
+	// Refusal Why no moves help
+	Refusal *string `json:"refusal,omitempty"`
+}
+
 // Node defines model for Node.
 type Node struct {
 	Class      *string `json:"class,omitempty"`
@@ -843,6 +879,15 @@ type Node struct {
 	NodePool string       `json:"node_pool"`
 	Pools    []DevicePool `json:"pools"`
 	Ready    bool         `json:"ready"`
+}
+
+// NodeFragmentation defines model for NodeFragmentation.
+type NodeFragmentation struct {
+	FreeCards     float64             `json:"free_cards"`
+	NodeID        string              `json:"node_id"`
+	NodeName      string              `json:"node_name"`
+	Pools         []PoolFragmentation `json:"pools"`
+	UnusableCards *float64            `json:"unusable_cards,omitempty"`
 }
 
 // NodeIntents How the node does what is wanted of its cards; absent when no form of them is changed by intent
@@ -920,6 +965,17 @@ type PluginVersion struct {
 type PluginVersionList struct {
 	Items      []PluginVersion `json:"items"`
 	NextCursor *string         `json:"next_cursor,omitempty"`
+}
+
+// PoolFragmentation defines model for PoolFragmentation.
+type PoolFragmentation struct {
+	// CardUUID Of a pool that is one card
+	CardUUID      *string  `json:"card_uuid,omitempty"`
+	Form          string   `json:"form"`
+	FreeCards     float64  `json:"free_cards"`
+	Group         string   `json:"group"`
+	Model         string   `json:"model"`
+	UnusableCards *float64 `json:"unusable_cards,omitempty"`
 }
 
 // Price defines model for Price.
@@ -1310,6 +1366,16 @@ type ExplainJobParams struct {
 	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
 }
 
+// ListMovesParams defines parameters for ListMoves.
+type ListMovesParams struct {
+	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
+}
+
+// MakeMovesParams defines parameters for MakeMoves.
+type MakeMovesParams struct {
+	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
+}
+
 // ListKeysParams defines parameters for ListKeys.
 type ListKeysParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -1425,6 +1491,9 @@ type ServerInterface interface {
 	// UpdateEndpoint Change an endpoint that nobody else changed meanwhile
 	// (PUT /api/v1/endpoints/{id})
 	UpdateEndpoint(w http.ResponseWriter, r *http.Request, id ID, params UpdateEndpointParams)
+	// GetFragmentation How much of what is free the usual demand cannot use, by cluster, node and pool
+	// (GET /api/v1/fragmentation)
+	GetFragmentation(w http.ResponseWriter, r *http.Request)
 	// MeetGang A task of a gang is ready to start; waits until all members are
 	// (POST /api/v1/gangs/meet)
 	MeetGang(w http.ResponseWriter, r *http.Request)
@@ -1455,6 +1524,12 @@ type ServerInterface interface {
 	// ExplainJob What was decided for a job and what would be decided now
 	// (GET /api/v1/jobs/{id}/explain)
 	ExplainJob(w http.ResponseWriter, r *http.Request, id JobID, params ExplainJobParams)
+	// ListMoves Which running allocations would have to move for a waiting job to start; nothing is done
+	// (GET /api/v1/jobs/{id}/moves)
+	ListMoves(w http.ResponseWriter, r *http.Request, id JobID, params ListMovesParams)
+	// MakeMoves Have them moved
+	// (POST /api/v1/jobs/{id}/moves)
+	MakeMoves(w http.ResponseWriter, r *http.Request, id JobID, params MakeMovesParams)
 	// ListKeys The keys of the tenant, or of all tenants for the service's administrators
 	// (GET /api/v1/keys)
 	ListKeys(w http.ResponseWriter, r *http.Request, params ListKeysParams)
@@ -1744,6 +1819,20 @@ func (siw *ServerInterfaceWrapper) UpdateEndpoint(w http.ResponseWriter, r *http
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.UpdateEndpoint(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetFragmentation operation middleware
+func (siw *ServerInterfaceWrapper) GetFragmentation(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetFragmentation(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2153,6 +2242,90 @@ func (siw *ServerInterfaceWrapper) ExplainJob(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ExplainJob(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListMoves operation middleware
+func (siw *ServerInterfaceWrapper) ListMoves(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListMovesParams
+
+	// ------------- Optional query parameter "namespace" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", r.URL.Query(), &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "namespace"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "namespace", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListMoves(w, r, id, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// MakeMoves operation middleware
+func (siw *ServerInterfaceWrapper) MakeMoves(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params MakeMovesParams
+
+	// ------------- Optional query parameter "namespace" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", r.URL.Query(), &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "namespace"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "namespace", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.MakeMoves(w, r, id, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2993,10 +3166,13 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/info", wrapper.GetInfo)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/gpus", wrapper.ListGPUs)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/nodes", wrapper.ListNodes)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/fragmentation", wrapper.GetFragmentation)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/jobs", wrapper.ListJobs)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/api/v1/jobs/{id}", wrapper.StopJob)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/jobs/{id}", wrapper.GetJob)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/jobs/{id}/explain", wrapper.ExplainJob)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/jobs/{id}/moves", wrapper.ListMoves)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/api/v1/jobs/{id}/moves", wrapper.MakeMoves)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/queue", wrapper.ListQueue)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/reservations", wrapper.ListReservations)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/api/v1/scaling", wrapper.ListScaling)
@@ -3282,6 +3458,44 @@ type UpdateEndpointdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response UpdateEndpointdefaultApplicationProblemPlusJSONResponse) VisitUpdateEndpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetFragmentationRequestObject struct {
+}
+
+type GetFragmentationResponseObject interface {
+	VisitGetFragmentationResponse(w http.ResponseWriter) error
+}
+
+type GetFragmentation200JSONResponse Fragmentation
+
+func (response GetFragmentation200JSONResponse) VisitGetFragmentationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetFragmentationdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetFragmentationdefaultApplicationProblemPlusJSONResponse) VisitGetFragmentationResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -3676,6 +3890,86 @@ type ExplainJobdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response ExplainJobdefaultApplicationProblemPlusJSONResponse) VisitExplainJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListMovesRequestObject struct {
+	ID     JobID `json:"id"`
+	Params ListMovesParams
+}
+
+type ListMovesResponseObject interface {
+	VisitListMovesResponse(w http.ResponseWriter) error
+}
+
+type ListMoves200JSONResponse Moves
+
+func (response ListMoves200JSONResponse) VisitListMovesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListMovesdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListMovesdefaultApplicationProblemPlusJSONResponse) VisitListMovesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeMovesRequestObject struct {
+	ID     JobID `json:"id"`
+	Params MakeMovesParams
+}
+
+type MakeMovesResponseObject interface {
+	VisitMakeMovesResponse(w http.ResponseWriter) error
+}
+
+type MakeMoves201JSONResponse Moves
+
+func (response MakeMoves201JSONResponse) VisitMakeMovesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeMovesdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response MakeMovesdefaultApplicationProblemPlusJSONResponse) VisitMakeMovesResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -4675,6 +4969,9 @@ type StrictServerInterface interface {
 	// UpdateEndpoint Change an endpoint that nobody else changed meanwhile
 	// (PUT /api/v1/endpoints/{id})
 	UpdateEndpoint(ctx context.Context, request UpdateEndpointRequestObject) (UpdateEndpointResponseObject, error)
+	// GetFragmentation How much of what is free the usual demand cannot use, by cluster, node and pool
+	// (GET /api/v1/fragmentation)
+	GetFragmentation(ctx context.Context, request GetFragmentationRequestObject) (GetFragmentationResponseObject, error)
 	// MeetGang A task of a gang is ready to start; waits until all members are
 	// (POST /api/v1/gangs/meet)
 	MeetGang(ctx context.Context, request MeetGangRequestObject) (MeetGangResponseObject, error)
@@ -4705,6 +5002,12 @@ type StrictServerInterface interface {
 	// ExplainJob What was decided for a job and what would be decided now
 	// (GET /api/v1/jobs/{id}/explain)
 	ExplainJob(ctx context.Context, request ExplainJobRequestObject) (ExplainJobResponseObject, error)
+	// ListMoves Which running allocations would have to move for a waiting job to start; nothing is done
+	// (GET /api/v1/jobs/{id}/moves)
+	ListMoves(ctx context.Context, request ListMovesRequestObject) (ListMovesResponseObject, error)
+	// MakeMoves Have them moved
+	// (POST /api/v1/jobs/{id}/moves)
+	MakeMoves(ctx context.Context, request MakeMovesRequestObject) (MakeMovesResponseObject, error)
 	// ListKeys The keys of the tenant, or of all tenants for the service's administrators
 	// (GET /api/v1/keys)
 	ListKeys(ctx context.Context, request ListKeysRequestObject) (ListKeysResponseObject, error)
@@ -4990,6 +5293,30 @@ func (sh *strictHandler) UpdateEndpoint(w http.ResponseWriter, r *http.Request, 
 	}
 }
 
+// GetFragmentation operation middleware
+func (sh *strictHandler) GetFragmentation(w http.ResponseWriter, r *http.Request) {
+	var request GetFragmentationRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetFragmentation(ctx, request.(GetFragmentationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetFragmentation")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetFragmentationResponseObject); ok {
+		if err := validResponse.VisitGetFragmentationResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // MeetGang operation middleware
 func (sh *strictHandler) MeetGang(w http.ResponseWriter, r *http.Request) {
 	var request MeetGangRequestObject
@@ -5263,6 +5590,60 @@ func (sh *strictHandler) ExplainJob(w http.ResponseWriter, r *http.Request, id J
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ExplainJobResponseObject); ok {
 		if err := validResponse.VisitExplainJobResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListMoves operation middleware
+func (sh *strictHandler) ListMoves(w http.ResponseWriter, r *http.Request, id JobID, params ListMovesParams) {
+	var request ListMovesRequestObject
+
+	request.ID = id
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListMoves(ctx, request.(ListMovesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListMoves")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListMovesResponseObject); ok {
+		if err := validResponse.VisitListMovesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// MakeMoves operation middleware
+func (sh *strictHandler) MakeMoves(w http.ResponseWriter, r *http.Request, id JobID, params MakeMovesParams) {
+	var request MakeMovesRequestObject
+
+	request.ID = id
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.MakeMoves(ctx, request.(MakeMovesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "MakeMoves")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(MakeMovesResponseObject); ok {
+		if err := validResponse.VisitMakeMovesResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

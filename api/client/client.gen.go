@@ -494,6 +494,18 @@ type FormSwitch struct {
 	NodeID   string `json:"node_id"`
 }
 
+// Fragmentation defines model for Fragmentation.
+type Fragmentation struct {
+	AsOf time.Time `json:"as_of"`
+
+	// FreeCards Cards that nobody holds; a share is its part of a card
+	FreeCards float64             `json:"free_cards"`
+	Nodes     []NodeFragmentation `json:"nodes"`
+
+	// UnusableCards Of the free cards, how much an allocation of the usual demand cannot use, on average; absent while the demand is not known
+	UnusableCards *float64 `json:"unusable_cards,omitempty"`
+}
+
 // GPU defines model for GPU.
 type GPU struct {
 	DriverVersion *string `json:"driver_version,omitempty"`
@@ -825,6 +837,30 @@ type Memory struct {
 	UsedMiB int64 `json:"used_mib"`
 }
 
+// Move defines model for Move.
+type Move struct {
+	AllocID   string `json:"alloc_id"`
+	FromNode  string `json:"from_node"`
+	JobID     string `json:"job_id"`
+	Namespace string `json:"namespace"`
+	Tenant    string `json:"tenant"`
+
+	// ToNode Where room is held for it
+	ToNode string `json:"to_node"`
+}
+
+// Moves defines model for Moves.
+type Moves struct {
+	// Cards That move; a share is its part of a card
+	Cards float64 `json:"cards"`
+
+	// Moves In the order in which room is found for them; jobs move with all of their allocations
+	Moves []Move `json:"moves"`
+
+	// Refusal Why no moves help
+	Refusal *string `json:"refusal,omitempty"`
+}
+
 // Node defines model for Node.
 type Node struct {
 	Class      *string `json:"class,omitempty"`
@@ -844,6 +880,15 @@ type Node struct {
 	NodePool string       `json:"node_pool"`
 	Pools    []DevicePool `json:"pools"`
 	Ready    bool         `json:"ready"`
+}
+
+// NodeFragmentation defines model for NodeFragmentation.
+type NodeFragmentation struct {
+	FreeCards     float64             `json:"free_cards"`
+	NodeID        string              `json:"node_id"`
+	NodeName      string              `json:"node_name"`
+	Pools         []PoolFragmentation `json:"pools"`
+	UnusableCards *float64            `json:"unusable_cards,omitempty"`
 }
 
 // NodeIntents How the node does what is wanted of its cards; absent when no form of them is changed by intent
@@ -921,6 +966,17 @@ type PluginVersion struct {
 type PluginVersionList struct {
 	Items      []PluginVersion `json:"items"`
 	NextCursor *string         `json:"next_cursor,omitempty"`
+}
+
+// PoolFragmentation defines model for PoolFragmentation.
+type PoolFragmentation struct {
+	// CardUUID Of a pool that is one card
+	CardUUID      *string  `json:"card_uuid,omitempty"`
+	Form          string   `json:"form"`
+	FreeCards     float64  `json:"free_cards"`
+	Group         string   `json:"group"`
+	Model         string   `json:"model"`
+	UnusableCards *float64 `json:"unusable_cards,omitempty"`
 }
 
 // Price defines model for Price.
@@ -1311,6 +1367,16 @@ type ExplainJobParams struct {
 	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
 }
 
+// ListMovesParams defines parameters for ListMoves.
+type ListMovesParams struct {
+	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
+}
+
+// MakeMovesParams defines parameters for MakeMoves.
+type MakeMovesParams struct {
+	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
+}
+
 // ListKeysParams defines parameters for ListKeys.
 type ListKeysParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -1528,6 +1594,11 @@ type ClientInterface interface {
 	// Corresponds with PUT /api/v1/endpoints/{id} (the `UpdateEndpoint` operationId).
 	UpdateEndpoint(ctx context.Context, id ID, params *UpdateEndpointParams, body UpdateEndpointJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetFragmentation How much of what is free the usual demand cannot use, by cluster, node and pool
+	//
+	// Corresponds with GET /api/v1/fragmentation (the `GetFragmentation` operationId).
+	GetFragmentation(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// MeetGangWithBody A task of a gang is ready to start; waits until all members are
 	//
 	// Takes any type of body and a specified content type.
@@ -1604,6 +1675,16 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /api/v1/jobs/{id}/explain (the `ExplainJob` operationId).
 	ExplainJob(ctx context.Context, id JobID, params *ExplainJobParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListMoves Which running allocations would have to move for a waiting job to start; nothing is done
+	//
+	// Corresponds with GET /api/v1/jobs/{id}/moves (the `ListMoves` operationId).
+	ListMoves(ctx context.Context, id JobID, params *ListMovesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MakeMoves Have them moved
+	//
+	// Corresponds with POST /api/v1/jobs/{id}/moves (the `MakeMoves` operationId).
+	MakeMoves(ctx context.Context, id JobID, params *MakeMovesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListKeys The keys of the tenant, or of all tenants for the service's administrators
 	//
@@ -1910,6 +1991,21 @@ func (c *Client) UpdateEndpoint(ctx context.Context, id ID, params *UpdateEndpoi
 	return c.Client.Do(req)
 }
 
+// GetFragmentation How much of what is free the usual demand cannot use, by cluster, node and pool
+//
+// Corresponds with GET /api/v1/fragmentation (the `GetFragmentation` operationId).
+func (c *Client) GetFragmentation(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetFragmentationRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // MeetGangWithBody A task of a gang is ready to start; waits until all members are
 //
 // Takes any type of body and a specified content type.
@@ -2107,6 +2203,36 @@ func (c *Client) GetJob(ctx context.Context, id JobID, params *GetJobParams, req
 // Corresponds with GET /api/v1/jobs/{id}/explain (the `ExplainJob` operationId).
 func (c *Client) ExplainJob(ctx context.Context, id JobID, params *ExplainJobParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewExplainJobRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListMoves Which running allocations would have to move for a waiting job to start; nothing is done
+//
+// Corresponds with GET /api/v1/jobs/{id}/moves (the `ListMoves` operationId).
+func (c *Client) ListMoves(ctx context.Context, id JobID, params *ListMovesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListMovesRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MakeMoves Have them moved
+//
+// Corresponds with POST /api/v1/jobs/{id}/moves (the `MakeMoves` operationId).
+func (c *Client) MakeMoves(ctx context.Context, id JobID, params *MakeMovesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMakeMovesRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
 	}
@@ -2893,6 +3019,33 @@ func NewUpdateEndpointRequestWithBody(server string, id ID, params *UpdateEndpoi
 	return req, nil
 }
 
+// NewGetFragmentationRequest constructs an http.Request for the GetFragmentation method
+func NewGetFragmentationRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/fragmentation")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewMeetGangRequest calls the generic MeetGang builder with application/json body
 func NewMeetGangRequest(server string, body MeetGangJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -3488,6 +3641,128 @@ func NewExplainJobRequest(server string, id JobID, params *ExplainJobParams) (*h
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListMovesRequest constructs an http.Request for the ListMoves method
+func NewListMovesRequest(server string, id JobID, params *ListMovesParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/jobs/%s/moves", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Namespace != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "namespace", *params.Namespace, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewMakeMovesRequest constructs an http.Request for the MakeMoves method
+func NewMakeMovesRequest(server string, id JobID, params *MakeMovesParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/api/v1/jobs/%s/moves", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Namespace != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "namespace", *params.Namespace, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -4709,6 +4984,13 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PUT /api/v1/endpoints/{id} (the `UpdateEndpoint` operationId).
 	UpdateEndpointWithResponse(ctx context.Context, id ID, params *UpdateEndpointParams, body UpdateEndpointJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateEndpointResponse, error)
 
+	// GetFragmentationWithResponse How much of what is free the usual demand cannot use, by cluster, node and pool
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/fragmentation (the `GetFragmentation` operationId).
+	GetFragmentationWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetFragmentationResponse, error)
+
 	// MeetGangWithBodyWithResponse A task of a gang is ready to start; waits until all members are
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -4799,6 +5081,20 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /api/v1/jobs/{id}/explain (the `ExplainJob` operationId).
 	ExplainJobWithResponse(ctx context.Context, id JobID, params *ExplainJobParams, reqEditors ...RequestEditorFn) (*ExplainJobResponse, error)
+
+	// ListMovesWithResponse Which running allocations would have to move for a waiting job to start; nothing is done
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /api/v1/jobs/{id}/moves (the `ListMoves` operationId).
+	ListMovesWithResponse(ctx context.Context, id JobID, params *ListMovesParams, reqEditors ...RequestEditorFn) (*ListMovesResponse, error)
+
+	// MakeMovesWithResponse Have them moved
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /api/v1/jobs/{id}/moves (the `MakeMoves` operationId).
+	MakeMovesWithResponse(ctx context.Context, id JobID, params *MakeMovesParams, reqEditors ...RequestEditorFn) (*MakeMovesResponse, error)
 
 	// ListKeysWithResponse The keys of the tenant, or of all tenants for the service's administrators
 	//
@@ -5319,6 +5615,54 @@ func (r UpdateEndpointResponse) ContentType() string {
 	return ""
 }
 
+type GetFragmentationResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Fragmentation
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetFragmentationResponse) GetJSON200() *Fragmentation {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetFragmentationResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetFragmentationResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetFragmentationResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetFragmentationResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetFragmentationResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type MeetGangResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5793,6 +6137,102 @@ func (r ExplainJobResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ExplainJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListMovesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Moves
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListMovesResponse) GetJSON200() *Moves {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListMovesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListMovesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListMovesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListMovesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListMovesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type MakeMovesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Moves
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r MakeMovesResponse) GetJSON201() *Moves {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r MakeMovesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r MakeMovesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r MakeMovesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r MakeMovesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r MakeMovesResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7082,6 +7522,19 @@ func (c *ClientWithResponses) UpdateEndpointWithResponse(ctx context.Context, id
 	return ParseUpdateEndpointResponse(rsp)
 }
 
+// GetFragmentationWithResponse How much of what is free the usual demand cannot use, by cluster, node and pool
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/fragmentation (the `GetFragmentation` operationId).
+func (c *ClientWithResponses) GetFragmentationWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetFragmentationResponse, error) {
+	rsp, err := c.GetFragmentation(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetFragmentationResponse(rsp)
+}
+
 // MeetGangWithBodyWithResponse A task of a gang is ready to start; waits until all members are
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -7249,6 +7702,32 @@ func (c *ClientWithResponses) ExplainJobWithResponse(ctx context.Context, id Job
 		return nil, err
 	}
 	return ParseExplainJobResponse(rsp)
+}
+
+// ListMovesWithResponse Which running allocations would have to move for a waiting job to start; nothing is done
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /api/v1/jobs/{id}/moves (the `ListMoves` operationId).
+func (c *ClientWithResponses) ListMovesWithResponse(ctx context.Context, id JobID, params *ListMovesParams, reqEditors ...RequestEditorFn) (*ListMovesResponse, error) {
+	rsp, err := c.ListMoves(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListMovesResponse(rsp)
+}
+
+// MakeMovesWithResponse Have them moved
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /api/v1/jobs/{id}/moves (the `MakeMoves` operationId).
+func (c *ClientWithResponses) MakeMovesWithResponse(ctx context.Context, id JobID, params *MakeMovesParams, reqEditors ...RequestEditorFn) (*MakeMovesResponse, error) {
+	rsp, err := c.MakeMoves(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMakeMovesResponse(rsp)
 }
 
 // ListKeysWithResponse The keys of the tenant, or of all tenants for the service's administrators
@@ -7880,6 +8359,39 @@ func ParseUpdateEndpointResponse(rsp *http.Response) (*UpdateEndpointResponse, e
 	return response, nil
 }
 
+// ParseGetFragmentationResponse parses an HTTP response from a GetFragmentationWithResponse call
+func ParseGetFragmentationResponse(rsp *http.Response) (*GetFragmentationResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetFragmentationResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Fragmentation
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseMeetGangResponse parses an HTTP response from a MeetGangWithResponse call
 func ParseMeetGangResponse(rsp *http.Response) (*MeetGangResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8197,6 +8709,72 @@ func ParseExplainJobResponse(rsp *http.Response) (*ExplainJobResponse, error) {
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListMovesResponse parses an HTTP response from a ListMovesWithResponse call
+func ParseListMovesResponse(rsp *http.Response) (*ListMovesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListMovesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Moves
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseMakeMovesResponse parses an HTTP response from a MakeMovesWithResponse call
+func ParseMakeMovesResponse(rsp *http.Response) (*MakeMovesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &MakeMovesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Moves
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -42,7 +42,8 @@ func (e Eviction) Open() bool {
 	return slices.Contains([]string{EvictionWanted, EvictionSignalled, EvictionStopping}, e.State)
 }
 
-// Victim is one job that gives its room.
+// Victim is one job that gives its room. One with Room moves: it starts again in the room that this reservation holds for
+// it, beside what it has.
 type Victim struct {
 	Namespace  string `json:"namespace"`
 	JobID      string `json:"job_id"`
@@ -50,13 +51,14 @@ type Victim struct {
 	Priority   int    `json:"priority"`
 	MilliCards int64  `json:"milli_cards"` // thousandths of cards that it holds
 	Signal     string `json:"signal,omitempty"`
+	Room       string `json:"room,omitempty"` // id of a reservation; empty for one that is evicted
 }
 
-// PutEviction states an eviction, with the rows of the jobs that it is about, each as PutJob does, and with the room
-// that the asking job gets, also where its victims still hold it: nobody else can take it then. All or nothing.
-// ErrConflict when the job has an open eviction, when a row was changed, or when the reservation does not replace the
-// one that is open. The state is EvictionWanted.
-func (s *Store) PutEviction(ctx context.Context, e Eviction, jobs []Job, r Reservation) (Eviction, error) {
+// PutEviction states an eviction, with the rows of the jobs that it is about, each as PutJob does, and with the rooms: what
+// the asking job gets, also where its victims still hold it, and what victims have and get that move. Nobody else can take
+// it then. All or nothing. ErrConflict when the job has an open eviction, when a row was changed, or when a reservation
+// does not replace the one that is open. The state is EvictionWanted.
+func (s *Store) PutEviction(ctx context.Context, e Eviction, jobs []Job, rooms ...Reservation) (Eviction, error) {
 	if e.ID == "" {
 		e.ID = NewID()
 	}
@@ -64,8 +66,11 @@ func (s *Store) PutEviction(ctx context.Context, e Eviction, jobs []Job, r Reser
 	if err == nil {
 		jobs, err = s.preparedJobs(jobs)
 	}
-	if err == nil {
-		r, err = s.preparedReservation(r)
+	rooms = slices.Clone(rooms)
+	for i := range rooms {
+		if err == nil {
+			rooms[i], err = s.preparedReservation(rooms[i])
+		}
 	}
 	if err != nil {
 		return Eviction{}, fmt.Errorf("put eviction: %w", err)
@@ -86,7 +91,7 @@ func (s *Store) PutEviction(ctx context.Context, e Eviction, jobs []Job, r Reser
 		if err := putJobs(ctx, q, jobs); err != nil {
 			return err
 		}
-		return reserveAnyway(ctx, q, r)
+		return reserveAnyway(ctx, q, rooms)
 	})
 	if err != nil {
 		return Eviction{}, fmt.Errorf("put eviction for job %s/%s: %w", e.Namespace, e.JobID, err)
@@ -135,7 +140,7 @@ func (e *Eviction) check() (victims string, err error) {
 		return "", err
 	}
 	for _, v := range e.Victims {
-		if err := checkNames(v.Namespace, v.JobID, v.Tenant, v.Signal); err != nil {
+		if err := checkNames(v.Namespace, v.JobID, v.Tenant, v.Signal, v.Room); err != nil {
 			return "", err
 		}
 	}
@@ -169,23 +174,28 @@ func putJobs(ctx context.Context, q *sqlgen.Queries, jobs []Job) error {
 	return nil
 }
 
-// reserveAnyway is reserve without a look at what is free.
-func reserveAnyway(ctx context.Context, q *sqlgen.Queries, r Reservation) error {
+// reserveAnyway is reserve without a look at what is free, for several reservations in the order of their jobs.
+func reserveAnyway(ctx context.Context, q *sqlgen.Queries, rooms []Reservation) error {
+	slices.SortFunc(rooms, func(a, b Reservation) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.JobID, b.JobID))
+	})
 	change := deltas{}
-	if r.Replaces != "" {
-		old, err := replace(ctx, q, r)
-		if err != nil {
+	for _, r := range rooms {
+		if r.Replaces != "" {
+			old, err := replace(ctx, q, r)
+			if err != nil {
+				return err
+			}
+			change.add(old, -1)
+		}
+		if err := insertReservation(ctx, q, r, Reserved); err != nil {
 			return err
 		}
-		change.add(old, -1)
+		if err := insertClaims(ctx, q, r.ID, r.Claims); err != nil {
+			return err
+		}
+		change.add(r.Claims, 1)
 	}
-	if err := insertReservation(ctx, q, r, Reserved); err != nil {
-		return err
-	}
-	if err := insertClaims(ctx, q, r.ID, r.Claims); err != nil {
-		return err
-	}
-	change.add(r.Claims, 1)
 	return change.force(ctx, q)
 }
 

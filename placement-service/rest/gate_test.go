@@ -38,6 +38,7 @@ var allowed = map[string]string{
 	"getHealth": everyone, "getReady": everyone, "getOpenAPI": everyone, "getInfo": everyone,
 	"getMetrics": people, "listGPUs": people, "listNodes": people,
 	"listJobs": people, "getJob": people, "explainJob": people, "listQueue": people, "listReservations": people, "stopJob": workers,
+	"listMoves": operator, "makeMoves": operator, "getFragmentation": people,
 	"listPlugins": operator, "updatePlugin": operator,
 	"listPluginVersions":   operator,
 	"restorePluginVersion": operator,

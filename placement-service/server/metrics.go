@@ -28,9 +28,6 @@ var (
 	descAge   = prometheus.NewDesc("heteroflow_nomad_silence_seconds", "Time since Nomad was last heard from.", nil, nil)
 )
 
-// mostAsked is how many of the most frequent asks stand for the demand.
-const mostAsked = 64
-
 // Describe lists the metrics.
 func (m *clusterMetrics) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descCards, descTotal, descUsed, descNodes, descFree, descLost, descAge} {
@@ -66,7 +63,7 @@ func (m *clusterMetrics) Collect(out chan<- prometheus.Metric) {
 		nodes[n.Ready]++
 	}
 	demand := m.demand()
-	report := defrag.Measure(snapshot, demand[:min(len(demand), mostAsked)])
+	report := defrag.Measure(snapshot, defrag.Typical(demand))
 	gauge(descFree, report.FreeCards)
 	if len(demand) > 0 {
 		gauge(descLost, report.LostCards)

@@ -21,12 +21,14 @@ import (
 //	stopping   the victims are scaled to nothing in Nomad, which keeps their kill timeouts
 //	done       the job that asked has its room; rolled_back when it has not in time
 //
-// Whatever the end, the victims wait in the queue at the place they had.
+// Whatever the end, the victims wait in the queue at the place they had. Those that move have room reserved from the first
+// state on, beside what they have: the ledger counts both.
 
 // evictions is what an eviction needs of the store.
 type evictions interface {
 	OpenEvictions(context.Context) ([]store.Eviction, error)
 	MoveEviction(ctx context.Context, e store.Eviction, jobs []store.Job, release string) (store.Eviction, error)
+	Extend(ctx context.Context, reservation string, until time.Time) (won bool, err error)
 	Job(ctx context.Context, namespace, id string) (store.Job, error)
 }
 
@@ -243,18 +245,27 @@ func (v *evictor) end(ctx context.Context, e store.Eviction, state, reason strin
 	var rows []store.Job
 	for _, victim := range e.Victims {
 		row, err := v.store.Job(ctx, victim.Namespace, victim.JobID)
-		if errors.Is(err, store.ErrNotFound) || err == nil && !isPreempting(row) {
-			continue
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return databaseError(err)
 		}
-		asker := named(keyOfEviction(e), e.Tenant, row.Tenant)
-		row.ReasonCode, row.Reason = string(codePreempted), "was to be evicted for "+asker+" and runs on"
+		ours := err == nil && isPreempting(row)
+		if victim.Room != "" && (!ours || !stopped) { // it does not need it: the next reconciliation gives it back
+			if _, err := v.store.Extend(ctx, victim.Room, v.now()); err != nil {
+				return databaseError(err)
+			}
+		}
+		if !ours {
+			continue
+		}
+		asker, what := named(keyOfEviction(e), e.Tenant, row.Tenant), "evicted"
+		if victim.Room != "" {
+			what = "moved to make room"
+		}
+		row.ReasonCode, row.Reason = string(codePreempted), fmt.Sprintf("was to be %s for %s and runs on", what, asker)
 		if stopped {
 			row.Injection = nil
-			row.Reason = fmt.Sprintf("was evicted for %s at %s; keeps its place in the queue and starts again as soon as there is room",
-				asker, v.now().UTC().Format(time.DateTime+" MST"))
+			row.Reason = fmt.Sprintf("was %s for %s at %s; keeps its place in the queue and starts again as soon as there is room",
+				what, asker, v.now().UTC().Format(time.DateTime+" MST"))
 		}
 		rows = append(rows, row)
 	}

@@ -46,9 +46,12 @@ func (f *fuse) call(do func() error) error {
 	return errCrash
 }
 
-// play is a cluster of one pool with two victims and one that asks for the room of both, its Nomad and its queue.
+// play is a cluster of one pool with two victims and one that asks for the room of both, its Nomad and its queue. Where
+// the victims move there is a spare pool that has room for them, and a job that would like to have it.
 type play struct {
 	fuse
+	moves   bool
+	calm    bool // nothing happened but crashes
 	db      *store.Store
 	clock   *clock.Fake
 	ns      string
@@ -65,15 +68,52 @@ var errOther = errors.New("another version came in between")
 type played struct {
 	tree  Tree
 	index int64
-	runs  int // allocations that run and are wanted
-	ends  int // allocations that are told to end
+	runs  int            // allocations that run and are wanted
+	at    string         // the node on which they do
+	ends  map[string]int // by node, allocations that are told to end
 	units int
+}
+
+// end tells all allocations to end.
+func (j *played) end() { j.ends[j.at], j.runs = j.ends[j.at]+j.runs, 0 }
+
+// on is how many units the job holds on a node.
+func (j *played) on(node string) int {
+	n := j.ends[node]
+	if j.at == node {
+		n += j.runs
+	}
+	return n * j.units
 }
 
 const (
 	playPool  = "nvidia/gpu/A100"
-	playUnits = 2
+	playUnits = 2 // of each node
 )
+
+// spare is the node to which victims move.
+func (p *play) spare() string { return p.ns + "-spare" }
+
+// nodes are those on which a job may run, the first one first.
+func (p *play) nodes(id string) []string {
+	if p.moves && id != "asker" {
+		return []string{p.ns, p.spare()}
+	}
+	return []string{p.ns}
+}
+
+// all are the jobs in the order of the queue.
+func (p *play) all() []string {
+	if p.moves {
+		return []string{"asker", "v1", "v2", "newcomer"}
+	}
+	return []string{"asker", "v1", "v2"}
+}
+
+func (p *play) Extend(ctx context.Context, id string, until time.Time) (won bool, err error) {
+	err = p.call(func() (err error) { won, err = p.db.Extend(ctx, id, until); return err })
+	return won, err
+}
 
 // OpenEvictions, MoveEviction and the rest are calls of the process under test.
 func (p *play) OpenEvictions(ctx context.Context) (out []store.Eviction, err error) {
@@ -126,7 +166,7 @@ func (p *play) register(request json.RawMessage) error {
 	j.tree = job
 	j.index++
 	if groupsOf(job)[0]["Count"] == json.Number("0") {
-		j.ends, j.runs = j.ends+j.runs, 0
+		j.end()
 	}
 	return nil
 }
@@ -154,7 +194,7 @@ func (p *play) evictor() *evictor {
 	return &evictor{
 		store: playStore{p}, nomad: playNomad{p}, signals: p, live: func(key watch.JobKey) []*watch.Alloc {
 			var out []*watch.Alloc
-			for range p.jobs[key.ID].runs + p.jobs[key.ID].ends {
+			for range p.jobs[key.ID].runs + p.jobs[key.ID].ends[p.ns] + p.jobs[key.ID].ends[p.spare()] {
 				out = append(out, &watch.Alloc{ID: key.ID})
 			}
 			return out
@@ -167,34 +207,49 @@ func (p *play) evictor() *evictor {
 
 // newPlay starts the victims, has the asker wait and states its eviction.
 func newPlay(t *rapid.T, db *store.Store, now *clock.Fake) *play {
-	p := &play{fuse: fuse{left: -1}, db: db, clock: now, ns: store.NewID(), jobs: map[string]*played{}, stuck: map[string]bool{}, races: map[string]bool{}}
+	p := &play{fuse: fuse{left: -1}, moves: rapid.Bool().Draw(t, "moves"), calm: true, db: db, clock: now, ns: store.NewID(), jobs: map[string]*played{}, stuck: map[string]bool{}, races: map[string]bool{}}
 	ctx := context.Background()
-	must(t, db.PutPools(ctx, p.ns, []store.Pool{{NodeID: p.ns, Group: playPool, Capacity: playUnits}}))
+	for _, node := range p.nodes("") {
+		must(t, db.PutPools(ctx, node, []store.Pool{{NodeID: node, Group: playPool, Capacity: playUnits}}))
+	}
 	var rows []store.Job
 	var victims []store.Victim
-	for _, id := range []string{"v1", "v2", "asker"} {
-		tree := Tree{"ID": id, "TaskGroups": []any{Tree{"Name": "g", "Count": json.Number("1")}}}
-		p.jobs[id] = &played{tree: tree, index: 1, units: 1}
-		row := store.Job{Namespace: p.ns, ID: id, Priority: 10, State: store.JobSubmitted, Injection: json.RawMessage(`{"groups":[]}`)}
-		if id == "asker" {
-			p.jobs[id].units = playUnits
-			row.Priority, row.State, row.Injection = 50, store.JobWaiting, nil
+	id := store.NewID()
+	rooms := []store.Reservation{{
+		ID: id, Namespace: p.ns, JobID: "asker", ExpiresAt: now.Now().Add(time.Hour), Claims: []store.Claim{{NodeID: p.ns, Group: playPool, Units: playUnits}},
+	}}
+	for _, name := range p.all() {
+		tree := Tree{"ID": name, "TaskGroups": []any{Tree{"Name": "g", "Count": json.Number("1")}}}
+		p.jobs[name] = &played{tree: tree, index: 1, units: 1, at: p.ns, ends: map[string]int{}}
+		row := store.Job{Namespace: p.ns, ID: name, Priority: 10, State: store.JobSubmitted, Injection: json.RawMessage(`{"groups":[]}`)}
+		victim := name != "asker" && name != "newcomer"
+		if victim {
+			p.jobs[name].runs = 1
+			must(t, p.settle(ctx, name))
+			victims = append(victims, store.Victim{Namespace: p.ns, JobID: name, Priority: 10, MilliCards: 1000, Signal: rapid.SampledFrom([]string{"", "SIGUSR1"}).Draw(t, "signal")})
 		} else {
-			p.jobs[id].runs = 1
-			must(t, p.settle(ctx, id))
-			victims = append(victims, store.Victim{Namespace: p.ns, JobID: id, Priority: 10, MilliCards: 1000, Signal: rapid.SampledFrom([]string{"", "SIGUSR1"}).Draw(t, "signal")})
+			row.State, row.Injection = store.JobWaiting, nil
+		}
+		if name == "asker" {
+			p.jobs[name].units, row.Priority = playUnits, 50
 		}
 		row, err := db.PutJob(ctx, row)
 		must(t, err)
-		if id != "asker" {
+		if victim {
 			row.State, row.ReasonCode = store.JobWaiting, string(codePreempting)
 		}
-		rows = append(rows, row)
+		if name != "newcomer" {
+			rows = append(rows, row)
+		}
+		if victim && p.moves {
+			has, err := db.ReservationOf(ctx, p.ns, name)
+			must(t, err)
+			room := store.Reservation{ID: store.NewID(), Replaces: has.ID, Namespace: p.ns, JobID: name, ExpiresAt: now.Now().Add(time.Hour), Claims: has.Claims}
+			room.Claims = append(room.Claims, store.Claim{NodeID: p.spare(), Group: playPool, Units: 1})
+			rooms, victims[len(victims)-1].Room = append(rooms, room), room.ID
+		}
 	}
-	id := store.NewID()
-	_, err := db.PutEviction(ctx, store.Eviction{ID: id, Namespace: p.ns, JobID: "asker", Victims: victims, Deadline: now.Now()}, rows, store.Reservation{
-		ID: id, Namespace: p.ns, JobID: "asker", ExpiresAt: now.Now().Add(time.Hour), Claims: []store.Claim{{NodeID: p.ns, Group: playPool, Units: playUnits}},
-	})
+	_, err := db.PutEviction(ctx, store.Eviction{ID: id, Namespace: p.ns, JobID: "asker", Victims: victims, Deadline: now.Now()}, rows, rooms...)
 	must(t, err)
 	return p
 }
@@ -209,15 +264,17 @@ func must(t *rapid.T, err error) {
 func (p *play) settle(ctx context.Context, id string) error {
 	j := p.jobs[id]
 	var live []store.Claim
-	for i := range j.runs + j.ends {
-		live = append(live, store.Claim{NodeID: p.ns, Group: playPool, Units: j.units, AllocID: fmt.Sprint(id, i)})
+	for _, node := range []string{p.ns, p.spare()} {
+		for i := range j.on(node) / j.units {
+			live = append(live, store.Claim{NodeID: node, Group: playPool, Units: j.units, AllocID: fmt.Sprint(id, node, i)})
+		}
 	}
 	return p.db.Settle(ctx, p.ns, id, live, 0)
 }
 
 // queue starts each waiting job for which there is room, or which runs already, as Retry does.
 func (p *play) queue(ctx context.Context) error {
-	for _, id := range []string{"asker", "v1", "v2"} {
+	for _, id := range p.all() {
 		row, err := p.db.Job(ctx, p.ns, id)
 		if err != nil {
 			return err
@@ -230,16 +287,17 @@ func (p *play) queue(ctx context.Context) error {
 			if err != nil && !errors.Is(err, store.ErrNotFound) {
 				return err
 			}
-			if free, err := p.freeFor(ctx, open); err != nil || free < p.jobs[id].units {
-				if err != nil {
-					return err
-				}
+			at, err := p.placeFor(ctx, id, open)
+			if err != nil {
+				return err
+			}
+			if at == "" {
 				continue
 			}
 			row.State, row.ReasonCode, row.Injection = store.JobSubmitted, "", json.RawMessage(`{"groups":[]}`)
 			_, err = p.db.PutJobReserving(ctx, row, store.Reservation{
 				ID: store.NewID(), Replaces: open.ID, Namespace: p.ns, JobID: id, ExpiresAt: p.clock.Now().Add(time.Hour),
-				Claims: []store.Claim{{NodeID: p.ns, Group: playPool, Units: p.jobs[id].units}},
+				Claims: []store.Claim{{NodeID: at, Group: playPool, Units: p.jobs[id].units}},
 			})
 			var full *store.NoRoomError
 			if errors.As(err, &full) {
@@ -248,6 +306,7 @@ func (p *play) queue(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
+			p.jobs[id].at = at
 		} else {
 			row.State, row.ReasonCode = store.JobSubmitted, ""
 			if _, err := p.db.PutJob(ctx, row); err != nil {
@@ -262,35 +321,43 @@ func (p *play) queue(ctx context.Context) error {
 	return nil
 }
 
-// freeFor is what the engine would see as free for a job with this reservation.
-func (p *play) freeFor(ctx context.Context, open store.Reservation) (int, error) {
+// placeFor is the first node that the engine would see as free for a job with this reservation; empty for none.
+func (p *play) placeFor(ctx context.Context, id string, open store.Reservation) (string, error) {
 	pools, err := p.db.Pools(ctx)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
-	free := 0
-	for _, pool := range pools {
-		if pool.NodeID == p.ns {
-			free = pool.Capacity - pool.Taken
+	for _, node := range p.nodes(id) {
+		free := 0
+		for _, pool := range pools {
+			if pool.NodeID == node {
+				free = pool.Capacity - pool.Taken
+			}
+		}
+		for _, c := range open.Claims {
+			if c.NodeID == node {
+				free += c.Units
+			}
+		}
+		if free >= p.jobs[id].units {
+			return node, nil
 		}
 	}
-	for _, c := range open.Claims {
-		free += c.Units
-	}
-	return free, nil
+	return "", nil
 }
 
-// held is how many units all allocations hold.
-func (p *play) held() int {
+// held is how many units all allocations hold on a node.
+func (p *play) held(node string) int {
 	n := 0
 	for _, j := range p.jobs {
-		n += (j.runs + j.ends) * j.units
+		n += j.on(node)
 	}
 	return n
 }
 
 // TestEvictor_AnyCrash lets the service die at any call of an eviction, before or after it took effect, again and again,
-// while users stop jobs and allocations do not end. No job is lost, no unit has two owners, and every eviction ends.
+// while users stop jobs and allocations do not end. No job is lost, no unit has two owners, and every eviction ends. Where
+// victims move and nothing but crashes happens, all of them run in the end, and who asked, whoever else wants the room.
 func TestEvictor_AnyCrash(t *testing.T) {
 	t.Parallel()
 	now := clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
@@ -315,7 +382,7 @@ func TestEvictor_AnyCrash(t *testing.T) {
 			p.round(t, false)
 			now.Advance(30 * time.Second)
 		}
-		ends[p.check(t)]++
+		ends[fmt.Sprintf("%s, moves %v", p.check(t), p.moves)]++
 	})
 	t.Logf("evictions that ended: %v", ends)
 }
@@ -333,13 +400,17 @@ func (p *play) round(t *rapid.T, trouble bool) {
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.jobs)) {
 			if j := p.jobs[id]; !p.stuck[id] {
-				j.ends = 0
+				clear(j.ends)
 			}
 			must(t, p.settle(ctx, id))
 		}
+		_, err = p.db.Expire(ctx, p.clock.Now())
+		must(t, err)
 		must(t, p.queue(ctx))
-		if p.held() > playUnits && len(p.stuck) == 0 {
-			t.Fatalf("%d units are held of %d", p.held(), playUnits)
+		for _, node := range p.nodes("") {
+			if n := p.held(node); n > playUnits && len(p.stuck) == 0 {
+				t.Fatalf("%d units are held of %d", n, playUnits)
+			}
 		}
 		if trouble {
 			p.clock.Advance(time.Duration(rapid.IntRange(0, 40).Draw(t, "seconds")) * time.Second)
@@ -350,14 +421,16 @@ func (p *play) round(t *rapid.T, trouble bool) {
 // happens is what others do meanwhile.
 func (p *play) happens(t *rapid.T) {
 	id := rapid.SampledFrom([]string{"v1", "v2", "asker"}).Draw(t, "job")
-	switch rapid.SampledFrom([]string{"", "", "", "", "stop", "sticks", "sent again"}).Draw(t, "event") {
+	event := rapid.SampledFrom([]string{"", "", "", "", "stop", "sticks", "sent again"}).Draw(t, "event")
+	p.calm = p.calm && event == ""
+	switch event {
 	case "stop":
 		row, err := p.db.Job(context.Background(), p.ns, id)
 		must(t, err)
 		row.State, row.ReasonCode, row.Injection = store.JobStopped, "", nil
 		_, err = p.db.PutJob(context.Background(), row)
 		must(t, err)
-		p.jobs[id].ends, p.jobs[id].runs = p.jobs[id].ends+p.jobs[id].runs, 0
+		p.jobs[id].end()
 		must(t, p.db.Release(context.Background(), p.ns, id))
 	case "sticks":
 		p.stuck[id] = true
@@ -397,7 +470,34 @@ func (p *play) check(t *rapid.T) string {
 	if open, err := p.db.ReservationOf(ctx, p.ns, "asker"); err == nil && open.ID == mine.ID {
 		t.Fatal("the room of the eviction is still held")
 	}
+	if p.moves {
+		p.checkMoves(t, mine.State)
+	}
 	return mine.State
+}
+
+// checkMoves holds the end of an eviction whose victims move against what must be.
+func (p *play) checkMoves(t *rapid.T, state string) {
+	if p.calm && state == store.EvictionDone {
+		for _, id := range []string{"asker", "v1", "v2"} {
+			if p.jobs[id].runs != 1 {
+				t.Fatalf("%s does not run, and nothing went wrong", id)
+			}
+		}
+		if p.jobs["newcomer"].runs > 0 {
+			t.Fatal("the newcomer has room that was held for one that moved")
+		}
+	}
+	if len(p.stuck) > 0 {
+		return
+	}
+	pools, err := p.db.Pools(context.Background())
+	must(t, err)
+	for _, pool := range pools {
+		if slices.Contains(p.nodes(""), pool.NodeID) && pool.Taken != p.held(pool.NodeID) {
+			t.Fatalf("%d units are taken and %d are held", pool.Taken, p.held(pool.NodeID))
+		}
+	}
 }
 
 // A plan that took long has the queue worked on before the next one, and a job without a plan waits for another.

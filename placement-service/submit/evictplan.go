@@ -31,15 +31,12 @@ type victimFacts struct {
 	version int64
 	pinned  bool // it is not the service's to start again
 	gold    bool
-	signal  string        // that has it save its work; none when empty
-	kill    time.Duration // the longest kill timeout of its tasks
-	batch   bool          // its allocations end by themselves
-	runtime time.Duration // for which they run at most; 0 when nobody says
-	movable bool          // its allocations may be started again elsewhere
-	// groups are what one allocation of each group asks for; of movable jobs.
-	groups      map[string]engine.GroupAsk
-	datacenters []string
-	nodePool    string
+	signal  string         // that has it save its work; none when empty
+	kill    time.Duration  // the longest kill timeout of its tasks
+	batch   bool           // its allocations end by themselves
+	runtime time.Duration  // for which they run at most; 0 when nobody says
+	movable bool           // it may be started again elsewhere
+	again   engine.Request // of a movable job, to start anew; without its tenant
 }
 
 // evictionPlan is a plan with what it was made from.
@@ -51,6 +48,8 @@ type evictionPlan struct {
 	given   []store.Claim
 	kept    []store.Claim
 	open    store.Reservation
+	moves   *movePlan // nil when the jobs that go are evicted
+	reason  string    // in the place of what the plan says of itself; empty for that
 }
 
 func jobName(key watch.JobKey) string { return key.Namespace + "/" + key.ID }
@@ -61,9 +60,9 @@ func (s *Submitter) planEviction(ctx context.Context, sub submission, row store.
 	if err != nil {
 		return evictionPlan{}, err
 	}
-	open, err := s.Store.ReservationOf(ctx, sub.key.Namespace, sub.key.ID)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return evictionPlan{}, databaseError(err)
+	open, err := s.openReservation(ctx, sub.key)
+	if err != nil {
+		return evictionPlan{}, err
 	}
 	out := evictionPlan{open: open}
 	out.request, out.kept, out.given = s.ask(sub.placing(row, older), allGroups(sub.reading), open)
@@ -92,6 +91,15 @@ func (s *Submitter) planEviction(ctx context.Context, sub submission, row store.
 		Policy: rules.policy(), Now: s.Clock.Now().Unix(), Lost: past.lost(s.Clock.Now().Add(-rules.Window)),
 	})
 	return out, nil
+}
+
+// openReservation is what a job holds; the zero Reservation for nothing.
+func (s *Submitter) openReservation(ctx context.Context, key watch.JobKey) (store.Reservation, error) {
+	open, err := s.Store.ReservationOf(ctx, key.Namespace, key.ID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return open, databaseError(err)
+	}
+	return open, nil
 }
 
 // snapshotFor is the cluster as a decision for the job sees it.
@@ -199,8 +207,7 @@ func (s *Submitter) factsOf(row store.Job) victimFacts {
 		facts.signal, _ = meta[metaSignal].(string)
 		facts.kill = killTimeout(sub.clean)
 		if facts.movable = meta[metaMovable] == "true"; facts.movable {
-			r := sub.reading.Request
-			facts.groups, facts.datacenters, facts.nodePool = groupsAgain(r), r.Datacenters, r.NodePool
+			facts.again = sub.reading.Request
 		}
 	}
 	s.plans.Lock()
@@ -266,12 +273,12 @@ func (p pastEvictions) evicted(key watch.JobKey) int64 {
 	return 0
 }
 
-// lost is how many cards each tenant lost since a moment.
+// lost is how many cards each tenant lost since a moment. What moved is not lost.
 func (p pastEvictions) lost(since time.Time) map[string]float64 {
 	out := map[string]float64{}
 	for _, e := range p {
 		for _, v := range e.Victims {
-			if !e.CreatedAt.Before(since) {
+			if v.Room == "" && !e.CreatedAt.Before(since) {
 				out[v.Tenant] += float64(v.MilliCards) / 1000
 			}
 		}
@@ -300,13 +307,25 @@ func (s *Submitter) stateEviction(ctx context.Context, sub submission, row store
 	if err != nil {
 		return row, nil, err
 	}
-	if !s.Engine().Fits(preempt.Without(snapshot, plan.victims()), plan.request) {
+	if plan.moves != nil && !plan.renew(snapshot) || !s.Engine().Fits(preempt.Without(snapshot, plan.victims()), plan.request) {
 		return row, nil, nil
 	}
-	stated, err := s.Store.PutEviction(ctx, e, append(rows, row), store.Reservation{
+	until := s.Clock.Now().Add(s.longestEviction(rows))
+	rooms := []store.Reservation{{
 		ID: e.ID, Replaces: plan.open.ID, Tenant: row.Tenant, Namespace: row.Namespace, JobID: row.ID,
-		Claims: append(plan.kept, confirmed(claimsOf(plan.Decision), plan.given)...), ExpiresAt: s.Clock.Now().Add(s.longestEviction(rows)),
-	})
+		Claims: append(plan.kept, confirmed(claimsOf(plan.Decision), plan.given)...), ExpiresAt: until,
+	}}
+	if plan.moves != nil {
+		for _, start := range plan.moves.Starts {
+			room, err := s.roomAgain(ctx, plan.rows[start.Job], start, until)
+			if err != nil {
+				return row, nil, err
+			}
+			rooms = append(rooms, room)
+			e.Victims[slices.Index(plan.Jobs, start.Job)].Room = room.ID
+		}
+	}
+	stated, err := s.Store.PutEviction(ctx, e, append(rows, row), rooms...)
 	s.Ledger.Invalidate()
 	if errors.Is(err, store.ErrConflict) {
 		return row, nil, nil
@@ -333,11 +352,16 @@ func (p *evictionPlan) victims() []preempt.Allocation {
 
 // longestEviction is how long an eviction may take, with a reserve.
 func (s *Submitter) longestEviction(rows []store.Job) time.Duration {
-	longest := s.Preemption.Grace + s.Preemption.Watchdog + reservationLife
+	longest := time.Duration(0)
 	for _, r := range rows {
-		longest = max(longest, s.Preemption.Grace+s.Preemption.Watchdog+reservationLife+s.factsOf(r).kill)
+		longest = max(longest, s.factsOf(r).kill)
 	}
-	return longest
+	return longest + s.Preemption.Grace + s.watchdog() + reservationLife
+}
+
+// watchdog is how long the room of an eviction may take, also where only moves are made.
+func (s *Submitter) watchdog() time.Duration {
+	return cmp.Or(s.Preemption.Watchdog, DefaultPreemption().Watchdog)
 }
 
 // evictionOf is the intent and the rows of the victims as they become.
@@ -353,10 +377,14 @@ func (s *Submitter) evictionOf(sub submission, plan evictionPlan) (store.Evictio
 			MilliCards: plan.MilliCards[name],
 		})
 		row.State, row.ReasonCode, row.EvalID = store.JobWaiting, string(codePreempting), newEvalID()
+		asker := named(sub.key, plan.request.Tenant, row.Tenant)
 		row.Reason = fmt.Sprintf("is being evicted for %s (priority %d, this one %d); keeps its place in the queue and starts again as soon as there is room",
-			named(sub.key, plan.request.Tenant, row.Tenant), plan.request.Priority, row.Priority)
+			asker, plan.request.Priority, row.Priority)
+		if plan.moves != nil {
+			row.Reason = fmt.Sprintf("is being moved to make room for %s: starts again elsewhere, where room is held for it", asker)
+		}
 		rows = append(rows, row)
 	}
-	e.Reason = fmt.Sprintf("room is being made: %s", plan.Doing())
+	e.Reason = cmp.Or(plan.reason, "room is being made: "+plan.Doing())
 	return e, rows
 }

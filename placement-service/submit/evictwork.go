@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ func (s *Submitter) Evict(ctx context.Context) error {
 			}
 		},
 		changed: func(e store.Eviction) { s.evictionChanged(ctx, e) },
-		grace:   s.Preemption.Grace, watchdog: s.Preemption.Watchdog, log: s.log,
+		grace:   s.Preemption.Grace, watchdog: s.watchdog(), log: s.log,
 	}
 	return v.work(ctx)
 }
@@ -60,6 +61,9 @@ func (s *Submitter) evictionChanged(ctx context.Context, e store.Eviction) {
 		s.Expect(keyOfEviction(e), "")
 	}
 	outcome := "preempted"
+	if moves(e) {
+		outcome = "moved"
+	}
 	if e.State == store.EvictionRolledBack {
 		outcome = "eviction rolled back"
 	}
@@ -72,6 +76,11 @@ func (s *Submitter) evictionChanged(ctx context.Context, e store.Eviction) {
 		s.log.Warn("old evictions not forgotten", "error", err)
 	}
 	s.wake()
+}
+
+// moves reports whether the victims of an eviction start again in room that is held for them.
+func moves(e store.Eviction) bool {
+	return slices.ContainsFunc(e.Victims, func(v store.Victim) bool { return v.Room != "" })
 }
 
 // noteEviction keeps who is evicted for whom, and why, where people look for it.
@@ -88,10 +97,12 @@ func (s *Submitter) noteEviction(ctx context.Context, e store.Eviction, plan evi
 		Namespace: e.Namespace, JobID: e.JobID, Outcome: "evicting", ReasonCode: string(codeMakingRoom), Reason: e.Reason, Input: input, Output: output,
 	})
 	for _, v := range e.Victims {
-		s.audit(ctx, store.Decision{
-			Namespace: v.Namespace, JobID: v.JobID, Outcome: "preempting", ReasonCode: string(codePreempting),
-			Reason: fmt.Sprintf("evicted for %s, of priority %d", named(keyOfEviction(e), e.Tenant, v.Tenant), plan.request.Priority),
-		})
+		asker := named(keyOfEviction(e), e.Tenant, v.Tenant)
+		outcome, reason := "preempting", fmt.Sprintf("evicted for %s, of priority %d", asker, plan.request.Priority)
+		if v.Room != "" {
+			outcome, reason = "moving", "moved to make room for "+asker
+		}
+		s.audit(ctx, store.Decision{Namespace: v.Namespace, JobID: v.JobID, Outcome: outcome, ReasonCode: string(codePreempting), Reason: reason})
 	}
 	s.log.Info("eviction stated", "id", e.ID, "namespace", e.Namespace, "job_id", e.JobID, "victims", strings.Join(plan.Jobs, " "), "cards", plan.Cards, "asked", plan.Asked)
 }

@@ -114,7 +114,7 @@ func helps(r engine.Refusal) bool {
 // makeRoom is what becomes of the refusal of a waiting job where others may be evicted for it: it may be told that room
 // is being made. A plan is made at most every planPause for each job.
 func (s *Submitter) makeRoom(ctx context.Context, sub submission, row store.Job, refusal engine.Refusal) (store.Job, engine.Refusal, error) {
-	if s.Preemption.Off() || !helps(refusal) {
+	if s.Preemption.Off() && row.ReasonCode != string(codeMakingRoom) || !helps(refusal) {
 		return row, refusal, nil
 	}
 	open, err := s.openEviction(ctx, sub.key)
@@ -123,6 +123,9 @@ func (s *Submitter) makeRoom(ctx context.Context, sub submission, row store.Job,
 	}
 	if open != nil {
 		refusal.Code, refusal.Sentence = codeMakingRoom, open.Reason
+		return row, refusal, nil
+	}
+	if s.Preemption.Off() {
 		return row, refusal, nil
 	}
 	planned, may := s.mayPlan(sub.key)

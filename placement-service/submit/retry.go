@@ -222,8 +222,9 @@ func (s *Submitter) Signature(row store.Job) (string, error) {
 	}
 	request := sub.reading.Request
 	request.JobID, request.Namespace, request.Tenant, request.Priority = "", "", row.Tenant, 0
-	if len(row.Injection) > 0 {
-		request.JobID = row.Namespace + "/" + row.ID // what it holds already tells it from others
+	switch {
+	case len(row.Injection) > 0, row.ReasonCode == string(codeMakingRoom), row.ReasonCode == string(codePreempted):
+		request.JobID = row.Namespace + "/" + row.ID // what it holds already tells it from others, and room that is held for it
 	}
 	body, err := json.Marshal([]any{request, sub.reading.Runtime})
 	if err != nil {

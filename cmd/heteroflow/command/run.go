@@ -35,8 +35,8 @@ const (
 var registry = map[string]func(Env) *command{
 	"dev": devCommand, "engine": engineCommand, "server": serverCommand, "gateway": gatewayCommand,
 	"job run": jobRunCommand, "job status": jobStatusCommand, "job logs": jobLogsCommand,
-	"job stop": jobStopCommand, "job plan": jobPlanCommand, "job validate": jobValidateCommand,
-	"gpus": gpusCommand, "explain": explainCommand, "replay": replayCommand, "doctor": doctorCommand,
+	"job stop": jobStopCommand, "job move": jobMoveCommand, "job plan": jobPlanCommand, "job validate": jobValidateCommand,
+	"gpus": gpusCommand, "fragments": fragmentsCommand, "explain": explainCommand, "replay": replayCommand, "doctor": doctorCommand,
 	"key create": keyCreateCommand, "key list": keyListCommand, "key delete": keyDeleteCommand,
 	"key rotate": keyRotateCommand, "key retire": keyRetireCommand,
 	"limit set": limitSetCommand, "limit list": limitListCommand, "limit delete": limitDeleteCommand,
@@ -110,7 +110,7 @@ func (g group) Help() string {
 
 // help is the text without a command: what there is, common things first.
 func help(commands map[string]cli.CommandFactory) string {
-	order := []string{"dev", "gpus", "job", "explain", "replay", "doctor", "usage", "scaling", "key", "endpoint", "limit", "price", "audit", "server", "gateway", "engine", "version"}
+	order := []string{"dev", "gpus", "fragments", "job", "explain", "replay", "doctor", "usage", "scaling", "key", "endpoint", "limit", "price", "audit", "server", "gateway", "engine", "version"}
 	var b strings.Builder
 	b.WriteString("Usage: heteroflow [-version] [-help] <command> [flags] [arguments]\n\nCommands:\n")
 	for _, name := range order {

@@ -82,3 +82,41 @@ func testEvictions(t *testing.T, open Open) {
 	_, err = s.PutEviction(ctx, store.Eviction{Namespace: "default", JobID: "a\x00"}, nil, room)
 	wantErr(t, err, store.ErrInvalid)
 }
+
+// testMoves states an eviction whose victim starts again elsewhere: it has and holds both rooms, until it ends or time is
+// up, and whoever it moves for has its old one.
+func testMoves(t *testing.T, open Open) {
+	s, _ := openAt(t, open)
+	ctx := t.Context()
+	ok(t, s.PutPools(ctx, "m1", []store.Pool{{NodeID: "m1", Group: "g", Capacity: 4}}))
+	ok(t, s.PutPools(ctx, "m2", []store.Pool{{NodeID: "m2", Group: "g", Capacity: 4}}))
+	taken := func() map[string]int {
+		out := map[string]int{}
+		for _, p := range ok2(s.Pools(ctx))(t) {
+			out[p.NodeID] = p.Taken
+		}
+		return out
+	}
+	has := store.Claim{NodeID: "m1", Group: "g", Units: 2, TaskGroup: "g", Task: "t", AllocID: "a"}
+	ok(t, s.Settle(ctx, "default", "mover", []store.Claim{has}, 0))
+	was := ok2(s.ReservationOf(ctx, "default", "mover"))(t)
+	gets := store.Claim{NodeID: "m2", Group: "g", Units: 2, TaskGroup: "g", Task: "t"}
+	move := store.Eviction{Namespace: "default", JobID: "wants", Victims: []store.Victim{{Namespace: "default", JobID: "mover", Room: "m-r2"}}}
+	wants := store.Reservation{ID: "m-r1", Namespace: "default", JobID: "wants", Claims: []store.Claim{{NodeID: "m1", Group: "g", Units: 4}}}
+	both := store.Reservation{ID: "m-r2", Replaces: "another", Namespace: "default", JobID: "mover", Claims: []store.Claim{has, gets}, ExpiresAt: epoch.Add(time.Hour)}
+	_, err := s.PutEviction(ctx, move, nil, wants, both)
+	wantErr(t, err, store.ErrConflict)
+	same(t, map[string]int{"m1": 2, "m2": 0}, taken())
+	both.Replaces = was.ID
+	e := ok2(s.PutEviction(ctx, move, nil, wants, both))(t)
+	same(t, map[string]int{"m1": 6, "m2": 2}, taken())
+	same(t, "m-r2", ok2(s.OpenEvictions(ctx))(t)[0].Victims[0].Room)
+	ok(t, s.Settle(ctx, "default", "mover", nil, 0)) // it ended, and keeps where it starts again
+	same(t, map[string]int{"m1": 4, "m2": 2}, taken())
+	same(t, "m-r2", ok2(s.ReservationOf(ctx, "default", "mover"))(t).ID)
+	e.State = store.EvictionRolledBack
+	same(t, store.EvictionRolledBack, ok2(s.MoveEviction(ctx, e, nil, "m-r1"))(t).State)
+	same(t, map[string]int{"m1": 0, "m2": 2}, taken())
+	same(t, 1, len(ok2(s.Expire(ctx, epoch.Add(time.Hour)))(t)))
+	same(t, map[string]int{"m1": 0, "m2": 0}, taken())
+}

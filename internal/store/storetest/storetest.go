@@ -68,6 +68,7 @@ func Run(t *testing.T, open Open) {
 		"Decisions":    testDecisions,
 		"Intents":      testIntents,
 		"Evictions":    testEvictions,
+		"Moves":        testMoves,
 		"Gangs":        testGangs,
 		"Endpoints":    testEndpoints,
 		"Signals":      testSignals,

@@ -54,7 +54,7 @@ func start(s *engine.Snapshot, id string, at, pool, units int) Allocation {
 		Allocation: preempt.Allocation{
 			ID: id, Job: id, NodeID: n.ID, Claims: []engine.Claim{{Group: p.Group, Units: units}}, CPUMHz: 100, MemoryMiB: 100, StartedAt: now - 60,
 		},
-		Again: asks(id, ask), Movable: true,
+		Group: "g", Again: asks(id, ask), Movable: true,
 	}
 }
 
@@ -120,7 +120,7 @@ func TestFind_WhatStays(t *testing.T) {
 				q.Snapshot.Nodes[i].Pools[0].Total = 3
 			}
 			q.Request = asks("big", accel.Ask{Count: 3})
-		}, "would find no other place"},
+		}, "of their jobs would find no other place"},
 		"it fits as it is": {func(q *Question) { q.Request = asks("small", accel.Ask{Count: 1}) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,6 +158,14 @@ func drawQuestion(t *rapid.T) Question {
 		a := start(&q.Snapshot, fmt.Sprintf("a%02d", i), at, pool, units)
 		a.Movable = rapid.IntRange(0, 3).Draw(t, "movable") > 0
 		a.MovedAt = rapid.SampledFrom([]int64{0, 0, now - 600, now - 7200}).Draw(t, "moved")
+		if n := len(q.Running); n > 0 && len(q.Running[n-1].Again.Groups) == 1 && rapid.IntRange(0, 3).Draw(t, "same job") == 0 { // two groups of one job
+			last := &q.Running[n-1]
+			a.Job, a.Group = last.Job, "h"
+			both := last.Again
+			both.Groups = append(slices.Clone(both.Groups), a.Again.Groups[0])
+			both.Groups[1].Name = "h"
+			last.Again, a.Again, last.Movable, last.MovedAt = both, both, a.Movable, a.MovedAt
+		}
 		q.Running = append(q.Running, a)
 	}
 	ask := accel.Ask{Count: rapid.IntRange(1, 3).Draw(t, "count")}
@@ -168,7 +176,7 @@ func drawQuestion(t *rapid.T) Question {
 	return q
 }
 
-// TestFind_Properties makes the moves of each plan one after the other.
+// TestFind_Properties makes the moves of each plan one job after the other.
 func TestFind_Properties(t *testing.T) {
 	t.Parallel()
 	plans := 0
@@ -182,28 +190,12 @@ func TestFind_Properties(t *testing.T) {
 		if p.Refusal != "" {
 			return
 		}
-		s := q.Snapshot
-		seen := map[string]bool{}
-		for _, m := range p.Moves {
-			at := slices.IndexFunc(q.Running, func(a Allocation) bool { return a.ID == m.ID })
-			a := q.Running[at]
-			if seen[m.ID] || !a.Movable || a.MovedAt > now-q.Rest && a.MovedAt != 0 {
-				t.Fatalf("%s moves, which it may not, or twice", m.ID)
-			}
-			seen[m.ID] = true
-			s = preempt.With(s, a.Again, engine.Decision{Groups: []engine.GroupPlan{{Placements: []engine.Placement{m.To}}}})
-			for _, n := range s.Nodes {
-				for _, pool := range n.Pools {
-					if pool.Used > pool.Total {
-						t.Fatalf("%s does not fit beside what runs when its turn comes: %d of %d on %s", m.ID, pool.Used, pool.Total, n.ID)
-					}
-				}
-			}
-			s = preempt.Without(s, []preempt.Allocation{a.Allocation})
+		again, ok := Renew(q, p)
+		if !ok || len(again.Moves) != len(p.Moves) || len(again.Starts) != len(p.Starts) {
+			t.Fatalf("on the same snapshot %d moves become %d, which hold: %v", len(p.Moves), len(again.Moves), ok)
 		}
-		if d := q.Engine.Decide(s, q.Request); !d.Placed {
-			t.Fatalf("after %d moves: %s", len(p.Moves), d.Refusal.Sentence)
-		}
+		made(t, q, again)
+		made(t, q, p)
 		if len(p.Moves) > 0 {
 			plans++
 		}
@@ -211,6 +203,77 @@ func TestFind_Properties(t *testing.T) {
 	t.Logf("%d plans with moves", plans)
 	if plans == 0 {
 		t.Error("nothing was moved")
+	}
+}
+
+// made makes the moves of a plan and holds it to what it promises.
+func made(t *rapid.T, q Question, p Plan) {
+	s := q.Snapshot
+	moved := map[string]int{} // allocations by job
+	for _, m := range p.Moves {
+		at := slices.IndexFunc(q.Running, func(a Allocation) bool { return a.ID == m.ID })
+		a := q.Running[at]
+		if !a.Movable || a.MovedAt > now-q.Rest && a.MovedAt != 0 {
+			t.Fatalf("%s moves, which it may not", m.ID)
+		}
+		moved[a.Job]++
+	}
+	for _, start := range p.Starts {
+		s = preempt.With(s, start.Request, start.Decision)
+		for _, n := range s.Nodes {
+			for _, pool := range n.Pools {
+				if pool.Used > pool.Total {
+					t.Fatalf("%s does not fit beside what runs when its turn comes: %d of %d on %s", start.Job, pool.Used, pool.Total, n.ID)
+				}
+			}
+		}
+		var gone []preempt.Allocation
+		for _, a := range q.Running {
+			if a.Job == start.Job {
+				gone = append(gone, a.Allocation)
+			}
+		}
+		if moved[start.Job] != len(gone) {
+			t.Fatalf("%d of %d allocations of %s move", moved[start.Job], len(gone), start.Job)
+		}
+		delete(moved, start.Job)
+		s = preempt.Without(s, gone)
+	}
+	if len(moved) > 0 {
+		t.Fatalf("%v move and have no room", moved)
+	}
+	if d := q.Engine.Decide(s, q.Request); !d.Placed {
+		t.Fatalf("after %d moves: %s", len(p.Moves), d.Refusal.Sentence)
+	}
+}
+
+// TestFind_JobsMoveWhole: of two jobs with a card on the node, the one that has another allocation elsewhere costs more.
+func TestFind_JobsMoveWhole(t *testing.T) {
+	t.Parallel()
+	q := Question{Engine: engine.New(engine.Config{}), Request: asks("big", accel.Ask{Count: 2}), Rest: 3600, Now: now}
+	for i := range 4 {
+		q.Snapshot.Nodes = append(q.Snapshot.Nodes, node(fmt.Sprintf("n%d", i), cards(2)))
+	}
+	pair := asks("pair", accel.Ask{Count: 1})
+	pair.Groups[0].Count = 2
+	for i := range 2 {
+		a := start(&q.Snapshot, fmt.Sprintf("p%d", i), i, 0, 1)
+		a.Job, a.Again = "pair", pair
+		q.Running = append(q.Running, a)
+	}
+	q.Running = append(q.Running, start(&q.Snapshot, "s", 2, 0, 1), start(&q.Snapshot, "t", 3, 0, 1))
+	q.Running[3].Movable = false
+	if p := Find(q); len(p.Moves) != 1 || p.Moves[0].Job != "s" {
+		t.Fatalf("plan is %+v, want the single job to move", p)
+	}
+	q.Running[2].Movable = false
+	p := Find(q)
+	if len(p.Moves) != 2 || len(p.Starts) != 1 || p.MilliCards["pair"] != 2000 {
+		t.Fatalf("plan is %+v, want both allocations of the pair to move", p)
+	}
+	q.Snapshot.Nodes[0].Pools[0].Used, q.Snapshot.Nodes[1].Pools[0].Used = 2, 2 // others came
+	if _, ok := Renew(q, p); ok {
+		t.Error("the plan holds although the room is gone")
 	}
 }
 

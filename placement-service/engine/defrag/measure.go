@@ -34,6 +34,12 @@ func (r *Room) add(o Room) {
 	r.FreeCards, r.LostCards = r.FreeCards+o.FreeCards, r.LostCards+o.LostCards
 }
 
+// Typical is the part of a demand, the most frequent asks first, that stands for all of it.
+func Typical(demand []engine.Asked) []engine.Asked {
+	const most = 64
+	return demand[:min(len(demand), most)]
+}
+
 // Measure holds free room against a demand. Where an ask does not fit on a node, all that is free there is lost to it;
 // where it does, what is on cards with too little for it. Source of the measure: Q. Weng et al., USENIX ATC 2023.
 // A demand of nothing loses nothing.

@@ -11,11 +11,12 @@ import (
 	"github.com/heteroflow/heteroflow/placement-service/engine/preempt"
 )
 
-// Allocation is one that runs, with what it asks for when it starts again.
+// Allocation is one that runs, of a job that moves as a whole or not at all.
 type Allocation struct {
 	preempt.Allocation
-	Again   engine.Request // one allocation of one group
-	Movable bool           // its task may be started again elsewhere
+	Group   string         // task group
+	Again   engine.Request // the whole job, as it starts again
+	Movable bool           // its job may be started again elsewhere
 	MovedAt int64          // when its job was moved last, in seconds; 0 when it never was
 }
 
@@ -39,17 +40,26 @@ type Move struct {
 	To     engine.Placement
 }
 
+// Start is one job with all of the room in which it starts again.
+type Start struct {
+	Job      string
+	Request  engine.Request
+	Decision engine.Decision
+}
+
 // Plan is the moves after which the request fits, in the order in which they are to be made, or why there are none.
 type Plan struct {
-	Moves    []Move
-	Cards    float64 // that move
-	Decision engine.Decision
-	Refusal  string // empty when Moves suffices, or when the request fits as it is
+	Moves      []Move
+	Starts     []Start          // the jobs of Moves, in that order
+	Cards      float64          // that move
+	MilliCards map[string]int64 // thousandths of cards that each of the jobs moves
+	Decision   engine.Decision
+	Refusal    string // empty when Moves suffices, or when the request fits as it is
 }
 
 // Find answers the question.
 func Find(q Question) Plan {
-	stays := map[string]bool{} // that find no other place
+	stays := map[string]bool{} // jobs that find no other place
 	for range len(q.Running) + 1 {
 		set := q.smallest(stays)
 		switch {
@@ -69,6 +79,31 @@ func Find(q Question) Plan {
 	return Plan{Refusal: "no allocation finds another place"}
 }
 
+// Renew is a plan with its places found anew on the snapshot of the question. ok is false when it does not hold there.
+func Renew(q Question, p Plan) (renewed Plan, ok bool) {
+	set := preempt.Plan{Cards: p.Cards, MilliCards: p.MilliCards}
+	for _, m := range p.Moves {
+		set.Victims = append(set.Victims, m.ID)
+	}
+	slices.Sort(set.Victims)
+	moving := q.named(set.Victims)
+	if len(moving) != len(p.Moves) {
+		return p, false
+	}
+	gone := make([]preempt.Allocation, len(moving))
+	for i := range moving {
+		if !q.mayMove(&moving[i]) {
+			return p, false
+		}
+		gone[i] = moving[i].Allocation
+	}
+	if set.Decision = q.Engine.Decide(preempt.Without(q.Snapshot, gone), q.Request); !set.Decision.Placed {
+		return p, false
+	}
+	renewed, stuck := q.place(set)
+	return renewed, stuck == ""
+}
+
 // refusal says why moving does not help.
 func (q *Question) refusal(set preempt.Plan, stuck int) string {
 	movable := 0
@@ -79,7 +114,7 @@ func (q *Question) refusal(set preempt.Plan, stuck int) string {
 	}
 	parts := []string{fmt.Sprintf("%d of %d allocations may be moved", movable, len(q.Running))}
 	if stuck > 0 {
-		parts = append(parts, fmt.Sprintf("%d of them would find no other place", stuck))
+		parts = append(parts, fmt.Sprintf("%d of their jobs would find no other place", stuck))
 	}
 	if r := set.Decision.Refusal; r != nil {
 		parts = append(parts, "without the others: "+r.Sentence)
@@ -101,29 +136,68 @@ func (q *Question) smallest(stays map[string]bool) preempt.Plan {
 	for i := range q.Running {
 		a := &q.Running[i]
 		ask.Running[i] = a.Allocation
-		ask.Running[i].Whole, ask.Running[i].Gold = false, false
-		ask.Running[i].Pinned = !q.mayMove(a) || stays[a.ID]
+		ask.Running[i].Whole, ask.Running[i].Gold = true, false
+		ask.Running[i].Pinned = !q.mayMove(a) || stays[a.Job]
 	}
 	return preempt.Find(ask)
 }
 
-// place finds room for each allocation of the set beside what the request takes, the largest first. stuck is one that
-// finds none.
+// place finds room for each job of the set beside what the request takes and what runs, the largest first. stuck is a job
+// that finds none.
 func (q *Question) place(set preempt.Plan) (plan Plan, stuck string) {
 	now := preempt.With(q.Snapshot, q.Request, set.Decision)
-	for _, a := range q.named(set.Victims) {
-		d := q.Engine.Decide(now, a.Again)
-		if !d.Placed || len(d.Groups) != 1 || len(d.Groups[0].Placements) != 1 {
-			return Plan{}, a.ID
+	for _, job := range byJob(q.named(set.Victims)) {
+		again := job[0].Again
+		d := q.Engine.Decide(now, again)
+		if !d.Placed {
+			return Plan{}, job[0].Job
 		}
-		now = preempt.Without(preempt.With(now, a.Again, d), []preempt.Allocation{a.Allocation})
-		plan.Moves = append(plan.Moves, Move{ID: a.ID, Job: a.Job, Tenant: a.Tenant, From: a.NodeID, To: d.Groups[0].Placements[0]})
+		places := map[string][]engine.Placement{}
+		for _, g := range d.Groups {
+			places[g.Name] = g.Placements
+		}
+		gone := make([]preempt.Allocation, len(job))
+		for i := range job {
+			a := &job[i]
+			to := places[a.Group]
+			if len(to) == 0 {
+				return Plan{}, a.Job // more of it run than are wanted: it is being changed
+			}
+			places[a.Group], gone[i] = to[1:], a.Allocation
+			plan.Moves = append(plan.Moves, Move{ID: a.ID, Job: a.Job, Tenant: a.Tenant, From: a.NodeID, To: to[0]})
+		}
+		now = preempt.Without(preempt.With(now, again, d), gone)
+		plan.Starts = append(plan.Starts, Start{Job: job[0].Job, Request: again, Decision: d})
 	}
-	plan.Cards, plan.Decision = set.Cards, set.Decision
+	plan.Cards, plan.MilliCards, plan.Decision = set.Cards, set.MilliCards, set.Decision
 	return plan, ""
 }
 
-// named are the allocations with these ids, those that ask for most first.
+// byJob groups allocations, those first that ask for most.
+func byJob(list []Allocation) [][]Allocation {
+	at := map[string]int{}
+	var out [][]Allocation
+	for _, a := range list {
+		i, known := at[a.Job]
+		if !known {
+			i = len(out)
+			at[a.Job], out = i, append(out, nil)
+		}
+		out[i] = append(out[i], a)
+	}
+	units := func(job []Allocation) (n int) {
+		for i := range job {
+			for _, c := range job[i].Claims {
+				n += c.Units
+			}
+		}
+		return n
+	}
+	slices.SortStableFunc(out, func(a, b []Allocation) int { return cmp.Compare(units(b), units(a)) })
+	return out
+}
+
+// named are the allocations with these sorted ids, in their order.
 func (q *Question) named(ids []string) []Allocation {
 	var out []Allocation
 	for _, a := range q.Running {
@@ -131,20 +205,17 @@ func (q *Question) named(ids []string) []Allocation {
 			out = append(out, a)
 		}
 	}
-	units := func(a *Allocation) (n int) {
-		for _, c := range a.Claims {
-			n += c.Units
-		}
-		return n
-	}
-	slices.SortFunc(out, func(a, b Allocation) int {
-		return cmp.Or(cmp.Compare(units(&b), units(&a)), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortFunc(out, func(a, b Allocation) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
-// Sentence says what a plan moves; jobs of other tenants than this one are not named.
+// Sentence says what a plan would do.
 func (p *Plan) Sentence(tenant string, nodeName func(string) string) string {
+	return "would start after " + p.Doing(tenant, nodeName)
+}
+
+// Doing says what a plan moves; jobs of other tenants than this one are not named.
+func (p *Plan) Doing(tenant string, nodeName func(string) string) string {
 	const most = 3
 	var words []string
 	for _, m := range p.Moves[:min(len(p.Moves), most)] {
@@ -157,5 +228,5 @@ func (p *Plan) Sentence(tenant string, nodeName func(string) string) string {
 	if more := len(p.Moves) - most; more > 0 {
 		words = append(words, fmt.Sprintf("%d more", more))
 	}
-	return "would start after moving " + strings.Join(words, ", ")
+	return "moving " + strings.Join(words, ", ")
 }
