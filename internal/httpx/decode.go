@@ -27,15 +27,6 @@ const (
 // that v does not have are refused. The error is a *Problem with status 400, 413 or 415; where a field is at fault it
 // holds the field's JSON pointer. w is told to close the connection when the body is too large.
 func DecodeJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
-	return decode(w, r, limit, v, true)
-}
-
-// DecodeJSONLoose is DecodeJSON for bodies whose unknown fields belong to someone else: they are ignored.
-func DecodeJSONLoose(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
-	return decode(w, r, limit, v, false)
-}
-
-func decode(w http.ResponseWriter, r *http.Request, limit int64, v any, strict bool) error {
 	if err := checkContentType(r.Header.Get("Content-Type")); err != nil {
 		return err
 	}
@@ -43,8 +34,12 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any, strict b
 	if err != nil {
 		return err
 	}
-	return unmarshal(body, v, strict)
+	return unmarshal(body, v, true)
 }
+
+// UnmarshalLoose is DecodeJSON for a body that was read already, of whatever type it says it is, and whose unknown fields
+// belong to someone else: they are ignored.
+func UnmarshalLoose(body []byte, v any) error { return unmarshal(body, v, false) }
 
 // checkContentType accepts JSON, "+json" types, and none, because curl users forget it.
 func checkContentType(header string) error {

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
@@ -60,21 +62,34 @@ func (v *View) Taken(ctx context.Context) (taken watch.Taken, cached bool, err e
 	return taken, false, nil
 }
 
-// Read is what is taken of each pool, from the store.
+// Read is what is taken of each pool, from the store. Who holds it is asked at the same time: where the two differ the store
+// has the last word, since it looks again when room is reserved.
 func (v *View) Read(ctx context.Context) (watch.Taken, error) {
-	pools, err := v.from.Pools(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the ledger's pools: %w", err)
+	var (
+		pools   []store.PoolUse
+		holders []store.Holder
+	)
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() (err error) {
+		if pools, err = v.from.Pools(ctx); err != nil {
+			err = fmt.Errorf("read the ledger's pools: %w", err)
+		}
+		return err
+	})
+	both.Go(func() (err error) {
+		if holders, err = v.from.Holders(ctx); err != nil {
+			err = fmt.Errorf("read who holds the ledger's pools: %w", err)
+		}
+		return err
+	})
+	if err := both.Wait(); err != nil {
+		return nil, err
 	}
 	taken := watch.Taken{}
 	for _, p := range pools {
 		if p.Taken != 0 {
 			add(taken, p.NodeID, p.Group, p.Taken)
 		}
-	}
-	holders, err := v.from.Holders(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read who holds the ledger's pools: %w", err)
 	}
 	for _, h := range holders {
 		// What is hidden, or was given back meanwhile, counts for nobody; and of a job that is not in the books nobody knows whose it is.

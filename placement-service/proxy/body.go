@@ -1,12 +1,11 @@
 package proxy
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"net/http"
 	"reflect"
 	"strings"
+	"sync"
 
 	"github.com/heteroflow/heteroflow/internal/httpx"
 	"github.com/heteroflow/heteroflow/internal/nomadapi"
@@ -24,10 +23,7 @@ func readTree(w http.ResponseWriter, r *http.Request, shape any) (submit.Tree, e
 	if err != nil {
 		return nil, err
 	}
-	again := r.Clone(r.Context())
-	again.Header.Del("Content-Type") // Nomad does not look at it
-	again.Body = io.NopCloser(bytes.NewReader(body))
-	if err := httpx.DecodeJSONLoose(w, again, bodyLimit, shape); err != nil {
+	if err := httpx.UnmarshalLoose(body, shape); err != nil {
 		return nil, err
 	}
 	var tree submit.Tree
@@ -89,6 +85,33 @@ func nullEntry(path string) error {
 }
 
 func renameFields(v map[string]any, t reflect.Type, path string) error {
+	for _, f := range fieldsOf(t) {
+		if err := renameField(v, f.name, path); err != nil {
+			return err
+		}
+		if item, ok := v[f.name]; ok {
+			if err := rename(item, f.of, path+"/"+f.name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// field is one of a struct, by its name in JSON.
+type field struct {
+	name string
+	of   reflect.Type
+}
+
+// fields are those of Nomad's types: reflect.Type → []field. They are looked up for every object of every job.
+var fields sync.Map
+
+func fieldsOf(t reflect.Type) []field {
+	if known, ok := fields.Load(t); ok {
+		return known.([]field)
+	}
+	var out []field
 	for _, f := range reflect.VisibleFields(t) {
 		if !f.IsExported() || f.Anonymous {
 			continue
@@ -97,16 +120,10 @@ func renameFields(v map[string]any, t reflect.Type, path string) error {
 		if tag, _, _ := strings.Cut(f.Tag.Get("json"), ","); tag != "" && tag != "-" {
 			name = tag
 		}
-		if err := renameField(v, name, path); err != nil {
-			return err
-		}
-		if item, ok := v[name]; ok {
-			if err := rename(item, f.Type, path+"/"+name); err != nil {
-				return err
-			}
-		}
+		out = append(out, field{name, f.Type})
 	}
-	return nil
+	fields.Store(t, out)
+	return out
 }
 
 func renameField(v map[string]any, name, path string) error {

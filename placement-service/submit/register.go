@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/heteroflow/heteroflow/internal/store"
 	"github.com/heteroflow/heteroflow/placement-service/admission"
 	"github.com/heteroflow/heteroflow/placement-service/engine"
@@ -131,20 +133,25 @@ func (s *Submitter) read(ctx context.Context, caller Caller, key watch.JobKey, e
 		return submission{}, &Refused{Code: "invalid_ask", Text: problems.Error(), Fields: problems}
 	}
 	sub := submission{caller: caller, key: key, env: env, clean: admission.Strip(job), reading: reading}
-	known := make(chan error, 1)
-	go func() { // beside the reckoning of the hash
-		var err error
+	var asked errgroup.Group // of the store, beside the reckoning of the hash
+	asked.Go(func() (err error) {
 		sub.prev, err = s.find(ctx, key)
-		known <- err
-	}()
-	hash, err := admission.SpecHash(sub.clean)
-	if lost := <-known; err == nil && lost != nil {
+		return err
+	})
+	if reading.Asks() {
+		asked.Go(func() error {
+			_, _, _ = s.Ledger.Taken(ctx) // so that the decision finds it read; it is told what fails
+			return nil
+		})
+	}
+	var err error
+	sub.hash, err = admission.SpecHash(sub.clean)
+	if lost := asked.Wait(); err == nil && lost != nil {
 		return sub, lost
 	}
 	if err != nil {
 		return sub, &Refused{Code: "invalid_job", Text: err.Error()}
 	}
-	sub.hash = hash
 	return sub, owned(caller, sub.prev)
 }
 
