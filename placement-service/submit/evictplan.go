@@ -136,7 +136,7 @@ func (s *Submitter) evictable(ctx context.Context, out *evictionPlan, past pastE
 		for _, a := range s.World.LiveAllocs(key) {
 			one := allocationOf(a, row, facts, now)
 			one.EvictedAt = past.evicted(key)
-			if goes || a.Desired != "run" {
+			if goes || !a.Stays() {
 				leaving = append(leaving, one)
 				continue
 			}
@@ -313,7 +313,7 @@ func (s *Submitter) stateEviction(ctx context.Context, sub submission, row store
 	until := s.Clock.Now().Add(s.longestEviction(rows))
 	rooms := []store.Reservation{{
 		ID: e.ID, Replaces: plan.open.ID, Tenant: row.Tenant, Namespace: row.Namespace, JobID: row.ID,
-		Claims: append(plan.kept, confirmed(claimsOf(plan.Decision), plan.given)...), ExpiresAt: until,
+		Claims: append(plan.kept, s.confirmed(sub.key, claimsOf(plan.Decision), plan.given)...), ExpiresAt: until,
 	}}
 	if plan.moves != nil {
 		for _, start := range plan.moves.Starts {

@@ -193,7 +193,7 @@ func (s *Submitter) runningUntil(known map[watch.JobKey]lasts, but watch.JobKey)
 			if last.runtime > 0 && a.Started.IsZero() {
 				one.EndsAt = now.Add(last.runtime).Unix() + 1
 			}
-			if a.Desired != "run" {
+			if !a.Stays() {
 				one.Pinned, one.EndsAt = false, now.Unix()
 			}
 			out = append(out, one)

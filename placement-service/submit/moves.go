@@ -99,7 +99,7 @@ func (s *Submitter) movable(ctx context.Context, but watch.JobKey) ([]defrag.All
 				Allocation: allocationOf(a, row, facts, s.Clock.Now()), Group: a.Group, Again: again,
 				Movable: true, MovedAt: past.evicted(key),
 			}
-			one.Pinned = one.Pinned || a.Desired != "run" // it is on its way out or being changed: so is its job
+			one.Pinned = one.Pinned || !a.Stays() // it is on its way out or being changed: so is its job
 			out = append(out, one)
 		}
 	}

@@ -211,7 +211,7 @@ func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (p
 	if p.row == nil {
 		return result, nil
 	}
-	err = s.take(ctx, p, &result, open, append(kept, confirmed(claimsOf(decision), given)...))
+	err = s.take(ctx, p, &result, open, append(kept, s.confirmed(p.key, claimsOf(decision), given)...))
 	return result, err
 }
 
@@ -255,7 +255,7 @@ func groupOf(in admission.Injection, name string) *admission.GroupInjection {
 func (s *Submitter) running(key watch.JobKey, group string) []engine.Placement {
 	var out []engine.Placement
 	for _, a := range s.World.LiveAllocs(key) {
-		if a.Group != group || len(a.Devices) == 0 || a.Desired != "run" {
+		if a.Group != group || len(a.Devices) == 0 || !a.Stays() {
 			continue
 		}
 		place := engine.Placement{NodeID: a.NodeID}
@@ -272,15 +272,20 @@ func (s *Submitter) running(key watch.JobKey, group string) []engine.Placement {
 	return out
 }
 
-// confirmed marks the claims that allocations hold already.
-func confirmed(claims, open []store.Claim) []store.Claim {
+// confirmed marks the claims that allocations hold already. Those that were told to stop do not count: the room is for what
+// comes after them, and must not go with them when they end before it is there.
+func (s *Submitter) confirmed(key watch.JobKey, claims, open []store.Claim) []store.Claim {
 	type what struct {
 		node, pool, group, task string
 		units                   int
 	}
+	staying := map[string]bool{}
+	for _, a := range s.World.LiveAllocs(key) {
+		staying[a.ID] = a.Stays()
+	}
 	held := map[what][]string{}
 	for _, c := range open {
-		if c.AllocID != "" {
+		if staying[c.AllocID] {
 			k := what{c.NodeID, c.Group, c.TaskGroup, c.Task, c.Units}
 			held[k] = append(held[k], c.AllocID)
 		}

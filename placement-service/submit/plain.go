@@ -68,7 +68,7 @@ func (s *Submitter) missing(key watch.JobKey, stored Tree) map[string]int {
 		}
 	}
 	for _, a := range s.World.LiveAllocs(key) {
-		if a.Desired == "run" {
+		if a.Stays() {
 			out[a.Group]--
 		}
 	}

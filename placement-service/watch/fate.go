@@ -19,7 +19,7 @@ const (
 
 func (a *Alloc) fate() Fate {
 	switch {
-	case a.Desired != api.AllocDesiredStatusRun:
+	case !a.Stays():
 		return FateLost
 	case a.Live():
 		return FateRuns
@@ -74,7 +74,7 @@ func (w *World) awaited(job JobKey, now time.Time) (all []*Alloc, undecided bool
 
 // failed reports whether an allocation, which may be nil, failed in a place that a replacement can take.
 func (a *Alloc) failed() bool {
-	return a != nil && a.Client == api.AllocClientStatusFailed && a.Desired == api.AllocDesiredStatusRun && a.Next == "" && len(a.Devices) > 0
+	return a != nil && a.Client == api.AllocClientStatusFailed && a.Stays() && a.Next == "" && len(a.Devices) > 0
 }
 
 // noteFailed keeps the book of failed allocations. It is called with the lock held.

@@ -85,19 +85,16 @@ func (w *Watcher) settle(ctx context.Context, job JobKey) (moved bool, err error
 	if coming {
 		pending = allPending
 	}
-	var live []store.Claim
-	for _, a := range w.World.LiveAllocs(job) {
-		live = append(live, a.Claims()...)
+	held, err := w.Store.ReservationOf(ctx, job.Namespace, job.ID)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return false, fmt.Errorf("read reservation of job %s/%s: %w", job.Namespace, job.ID, err)
 	}
+	live := claimsOf(w.World.LiveAllocs(job), held, coming)
 	kept, err := w.keptPlaces(ctx, job)
 	if err != nil {
 		return false, err
 	}
 	live = append(live, kept...)
-	held, err := w.Store.ReservationOf(ctx, job.Namespace, job.ID)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return false, fmt.Errorf("read reservation of job %s/%s: %w", job.Namespace, job.ID, err)
-	}
 	if live, err = w.confirm(ctx, job, held, live); err != nil {
 		return false, err
 	}
@@ -112,6 +109,48 @@ func (w *Watcher) settle(ctx context.Context, job JobKey) (moved bool, err error
 	}
 	w.settled(job, live, coming)
 	return takesElse(held, live, coming), nil
+}
+
+// claimsOf are the claims of live allocations. An allocation that was told to stop, and whose place its job reserved anew for
+// what comes after it, claims nothing beside that: it would use up the room and take it along when it ends.
+func claimsOf(allocs []*Alloc, held store.Reservation, coming bool) (live []store.Claim) {
+	known := map[string]bool{}
+	var anew []store.Claim
+	for _, c := range held.Claims {
+		known[c.AllocID] = true
+		if c.AllocID == "" && (coming || held.State == store.Reserved) {
+			anew = append(anew, c)
+		}
+	}
+	for _, a := range allocs {
+		claims := a.Claims()
+		if !a.Stays() && !known[a.ID] {
+			if left, all := without(anew, claims); all {
+				anew = left
+				continue
+			}
+		}
+		live = append(live, claims...)
+	}
+	return live
+}
+
+// without takes as many units of the same tasks on the same pools away from the claims, and reports whether there were all.
+func without(from, units []store.Claim) (left []store.Claim, all bool) {
+	left = slices.Clone(from)
+	for _, u := range units {
+		for i := range left {
+			c := &left[i]
+			if c.NodeID == u.NodeID && c.Group == u.Group && c.TaskGroup == u.TaskGroup && c.Task == u.Task {
+				n := min(c.Units, u.Units)
+				c.Units, u.Units = c.Units-n, u.Units-n
+			}
+		}
+		if u.Units > 0 {
+			return from, false
+		}
+	}
+	return left, true
 }
 
 // takesElse reports whether the settled claims take something else of any pool than the ledger had.

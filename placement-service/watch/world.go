@@ -85,6 +85,9 @@ func (a *Alloc) Live() bool {
 	return true
 }
 
+// Stays reports whether Nomad has not told the allocation to stop.
+func (a *Alloc) Stays() bool { return a.Desired == api.AllocDesiredStatusRun }
+
 // Claims is what the allocation holds, in the words of the ledger.
 func (a *Alloc) Claims() []store.Claim {
 	var out []store.Claim
