@@ -187,9 +187,18 @@ func (d *Driver) get(id string) (*task, error) {
 	return nil, fmt.Errorf("%w: %s", nomadplugin.ErrTaskNotFound, id)
 }
 
+// asked is get for a call of Nomad, which therefore knows of the task.
+func (d *Driver) asked(id string) (*task, error) {
+	t, err := d.get(id)
+	if err == nil {
+		t.asked.Store(true)
+	}
+	return t, err
+}
+
 // Wait blocks until the task has ended.
 func (d *Driver) Wait(ctx context.Context, id string) (*driverpb.ExitResult, error) {
-	t, err := d.get(id)
+	t, err := d.asked(id)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +220,7 @@ func exitResult(e supervisor.Exit) *driverpb.ExitResult {
 
 // Signal sends a signal to the task.
 func (d *Driver) Signal(ctx context.Context, id, signal string) error {
-	t, err := d.get(id)
+	t, err := d.asked(id)
 	if err != nil {
 		return err
 	}
@@ -226,7 +235,7 @@ func (d *Driver) Signal(ctx context.Context, id, signal string) error {
 
 // Stop ends the task: the signal, the timeout, then a kill. It returns when the task has ended.
 func (d *Driver) Stop(ctx context.Context, id string, timeout time.Duration, signal string) error {
-	t, err := d.get(id)
+	t, err := d.asked(id)
 	if err != nil {
 		return err
 	}
@@ -269,7 +278,7 @@ func (d *Driver) Stop(ctx context.Context, id string, timeout time.Duration, sig
 
 // Inspect says what is known of a task.
 func (d *Driver) Inspect(ctx context.Context, id string) (*driverpb.TaskStatus, map[string]string, error) {
-	t, err := d.get(id)
+	t, err := d.asked(id)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -32,7 +32,7 @@ func (d *Driver) Exec(ctx context.Context, id string, cmd []string, timeout time
 
 // ExecStream runs an interactive command beside the task.
 func (d *Driver) ExecStream(ctx context.Context, id string, s *nomadplugin.ExecStream) (*driverpb.ExitResult, error) {
-	t, err := d.get(id)
+	t, err := d.asked(id)
 	if err != nil {
 		return nil, err
 	}

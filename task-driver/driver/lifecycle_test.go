@@ -502,6 +502,41 @@ func TestStats(t *testing.T) {
 	}
 }
 
+// Nomad's client may die between the answer to a start and noting it: the task is in no handle then, and the driver outlives
+// the client.
+func TestSweep_RemovesWhatNomadNeverHeardOf(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	start := func(suffix, card string) string {
+		j := r.job(shell("exec sleep 1000"), func(c *driverpb.TaskConfig) {
+			c.Id += suffix
+			c.AllocId += suffix
+			c.DeviceEnv = reserve(t, whole(accel.NVIDIA, card))
+		})
+		r.start(j)
+		return j.cfg.Id
+	}
+	lost, kept := start("0", "GPU-1"), start("1", "GPU-2")
+	if _, _, err := r.Inspect(r.ctx, kept); err != nil {
+		t.Fatal(err)
+	}
+	status := r.task(lost).supervised()
+	r.sweepNow(r.ctx, time.Now().Add(-time.Hour))
+	if !status.Task.Alive() {
+		t.Fatal("a task was removed of which Nomad may be about to hear")
+	}
+	r.sweepNow(r.ctx, time.Now().Add(time.Hour))
+	if _, err := r.get(lost); !errors.Is(err, nomadplugin.ErrTaskNotFound) || status.Task.Alive() {
+		t.Errorf("a task that Nomad never heard of still runs: %v", err)
+	}
+	if leases, err := grant.Leases(filepath.Join(r.state, "leases")); err != nil || len(leases) != 1 || leases[0].TaskID != kept {
+		t.Errorf("leases = %v, %v", leases, err)
+	}
+	if !r.task(kept).supervised().Task.Alive() {
+		t.Error("a task that Nomad asked for was removed")
+	}
+}
+
 func TestSweep_RemovesWhatNobodyAsksFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

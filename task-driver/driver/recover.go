@@ -18,7 +18,7 @@ import (
 // error means that nothing of the task runs any more.
 func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 	id := h.GetConfig().GetId()
-	if _, err := d.get(id); err == nil {
+	if _, err := d.asked(id); err == nil {
 		return nil
 	}
 	var r record
@@ -55,7 +55,7 @@ func (d *Driver) Recover(ctx context.Context, h *driverpb.TaskHandle) error {
 			d.log.Error("shares not noted in the ledger", "task_id", id, "error", err)
 		}
 	}
-	d.adopt(t.cfg, r.config(), d.recoveredEnv(t.cfg, r), r, run, status)
+	d.adopt(t.cfg, r.config(), d.recoveredEnv(t.cfg, r), r, run, status).asked.Store(true)
 	d.log.Info("task recovered", "task_id", id, "phase", status.Phase)
 	return nil
 }

@@ -95,7 +95,7 @@ func taskStats(id string, at time.Time, sum *driverpb.TaskResourceUsage, byPID m
 // Stats sends samples until the task or ctx ends. A sample that cannot be read is left out, not sent as zero. All tasks
 // that are sampled at the same interval are sampled at the same moments, so that the driver wakes once for all of them.
 func (d *Driver) Stats(ctx context.Context, id string, every time.Duration, send func(*driverpb.TaskStats) error) error {
-	t, err := d.get(id)
+	t, err := d.asked(id)
 	if err != nil {
 		return err
 	}

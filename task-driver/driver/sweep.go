@@ -14,8 +14,8 @@ import (
 )
 
 // sweep removes what was left for tasks nobody asked for again: containers with our label, state folders and leases, of
-// earlier processes of this driver and of starts that could not be undone. It waits long enough for Nomad to bring back every
-// task it knows. And it goes on to try destroys that failed, twice as often as leftovers are looked for: Nomad does not ask a
+// earlier processes of this driver and of starts that could not be undone, and tasks that run here and that Nomad never heard
+// of, since it died before the answer to their start. It waits long enough for Nomad to bring back every task it knows. And it goes on to try destroys that failed, twice as often as leftovers are looked for: Nomad does not ask a
 // second time, and the cards of those tasks stay leased until they succeed.
 func (d *Driver) sweep(ctx context.Context) {
 	s, _ := d.current()
@@ -72,7 +72,7 @@ func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 		d.log.Warn("sweep: task states not read", "error", err)
 	}
 	for _, st := range states {
-		if old(st.StartedAt, before) && !d.known(st.TaskID) {
+		if old(st.StartedAt, before) && !d.wanted(st.TaskID) {
 			gone[st.TaskID] = true
 		}
 	}
@@ -81,7 +81,7 @@ func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 		d.log.Warn("sweep: leases not read", "error", err)
 	}
 	for _, l := range leases {
-		if old(l.Since, before) && !d.known(l.TaskID) {
+		if old(l.Since, before) && !d.wanted(l.TaskID) {
 			gone[l.TaskID] = true
 		}
 	}
@@ -90,7 +90,7 @@ func (d *Driver) sweepNow(ctx context.Context, before time.Time) {
 		d.log.Warn("sweep: users of models not read", "error", err)
 	}
 	for _, u := range users {
-		if u.Since.Before(before) && !d.known(u.TaskID) {
+		if u.Since.Before(before) && !d.wanted(u.TaskID) {
 			gone[u.TaskID] = true
 		}
 	}
@@ -149,6 +149,13 @@ func (d *Driver) knownAlloc(id string) bool {
 	defer d.mu.Unlock()
 	of := func(task string) bool { return strings.HasPrefix(task, id+"/") }
 	return d.networks[id] || slices.ContainsFunc(slices.Collect(maps.Keys(d.tasks)), of) || slices.ContainsFunc(slices.Collect(maps.Keys(d.starting)), of)
+}
+
+// wanted says whether Nomad asked for a task, or may be about to: it asks for each that it hears of.
+func (d *Driver) wanted(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.starting[id] != nil || d.tasks[id] != nil && d.tasks[id].asked.Load()
 }
 
 func (d *Driver) known(id string) bool {

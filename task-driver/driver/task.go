@@ -33,6 +33,7 @@ type task struct {
 	hold []*os.File // the log pipes of a container, held open while a supervisor is replaced; watch closes them
 
 	destroyFailed atomic.Bool // a destroy was asked for and must be tried again
+	asked         atomic.Bool // Nomad has asked for it since it was started here: it has heard that it runs
 
 	probes    *probe.Watch // nil: none were asked for
 	endProbes func()
