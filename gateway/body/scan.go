@@ -60,11 +60,12 @@ const (
 	high = 0x8080808080808080
 )
 
-// marked has the high bit of each byte set that means something inside of a string. The lowest mark is true; those
-// above it may come from a borrow.
+// marked has the high bit of each byte set that means something inside of a string, and other bits that mean nothing. The
+// lowest mark is true; those above it may come from a borrow. With one bit turned a quote is the next after the control
+// characters, and a blank is not.
 func marked(w uint64) uint64 {
-	quote, slash := w^(ones*'"'), w^(ones*'\\')
-	return ((quote-ones)&^quote | (slash-ones)&^slash | (w-ones*0x20)&^w) & high
+	low, slash := w^(ones*('"'^0x20)), w^(ones*'\\')
+	return (low-ones*0x21)&^low | (slash-ones)&^slash
 }
 
 // plain gives the place of the next byte that means something inside of a string: a quote, a backslash, or a control
@@ -75,7 +76,7 @@ func plain(b []byte, i int) (at int, beyond bool) {
 	for ; i+32 <= len(b); i += 32 {
 		s := b[i : i+32 : i+32]
 		one, two, three, four := binary.LittleEndian.Uint64(s), binary.LittleEndian.Uint64(s[8:]), binary.LittleEndian.Uint64(s[16:]), binary.LittleEndian.Uint64(s[24:])
-		if marked(one)|marked(two)|marked(three)|marked(four) != 0 {
+		if (marked(one)|marked(two)|marked(three)|marked(four))&high != 0 {
 			break
 		}
 		seen |= one | two | three | four
@@ -83,7 +84,7 @@ func plain(b []byte, i int) (at int, beyond bool) {
 	for ; i+8 <= len(b); i += 8 {
 		w := binary.LittleEndian.Uint64(b[i:])
 		seen |= w
-		if marks := marked(w); marks != 0 {
+		if marks := marked(w) & high; marks != 0 {
 			return i + bits.TrailingZeros64(marks)/8, seen&high != 0
 		}
 	}

@@ -205,7 +205,7 @@ func (b *Body) line(line []byte) (err error) {
 		if b.trailer += len(line); b.trailer > maxTrailer {
 			return fmt.Errorf("%w: its trailers are over %d bytes", ErrMalformed, maxTrailer)
 		}
-		_, _, err = ParseField(line) // what it says is not passed on
+		_, _, err = ParseField(string(line)) // what it says is not passed on
 	}
 	return err
 }

@@ -20,19 +20,23 @@ func EachField(lines string, f func(name, value string)) error {
 		if err != nil {
 			return err
 		}
-		f(Canonical(name), value)
+		f(name, value)
 	}
 	return nil
 }
 
-// ParseField reads one line of a header, without its end. The value has no blanks around it.
-func ParseField[T []byte | string](line T) (name, value string, err error) {
-	text := string(line)
-	name, value, ok := strings.Cut(text, ":")
-	if !ok || !IsToken(name) || !PlainText(value) {
-		return "", "", fmt.Errorf("%w: %.60q is no line of a header", ErrMalformed, text)
+// ParseField reads one line of a header, without its end. The name is in its canonical form, the value has no blanks
+// around it.
+func ParseField(line string) (name, value string, err error) {
+	name, value, ok := strings.Cut(line, ":")
+	known, isUsual := usual[name] // such a one is a token
+	if !ok || !isUsual && !IsToken(name) || !PlainText(value) {
+		return "", "", fmt.Errorf("%w: %.60q is no line of a header", ErrMalformed, line)
 	}
-	return name, strings.Trim(value, " \t"), nil
+	if !isUsual {
+		known = textproto.CanonicalMIMEHeaderKey(name)
+	}
+	return known, strings.Trim(value, " \t"), nil
 }
 
 // IsToken reports whether a text is a token. Source: RFC 9110 section 5.6.2.
@@ -54,12 +58,31 @@ var tokens = func() (t [256]bool) {
 
 // PlainText reports whether a text has no control characters but tabs.
 func PlainText[T []byte | string](text T) bool {
-	for i := range len(text) {
+	i := 0
+	for ; i+8 <= len(text); i += 8 {
+		w := uint64(text[i]) | uint64(text[i+1])<<8 | uint64(text[i+2])<<16 | uint64(text[i+3])<<24 |
+			uint64(text[i+4])<<32 | uint64(text[i+5])<<40 | uint64(text[i+6])<<48 | uint64(text[i+7])<<56
+		if mayControl(w) && !plainBytes(text, i, i+8) {
+			return false
+		}
+	}
+	return plainBytes(text, i, len(text))
+}
+
+func plainBytes[T []byte | string](text T, from, to int) bool {
+	for i := from; i < to; i++ {
 		if c := text[i]; c < ' ' && c != '\t' || c == 0x7f {
 			return false
 		}
 	}
 	return true
+}
+
+// mayControl reports whether one of eight bytes is below a blank or 0x7f. It is true of some that have none, too.
+func mayControl(w uint64) bool {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	del := w ^ ones*0x7f
+	return ((w-ones*' ')&^w|(del-ones)&^del)&high != 0
 }
 
 // Says reports whether a list with commas has the word, in whatever letters.

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 // bytesOf is a source of bytes that are there.
@@ -70,6 +73,25 @@ func TestSays(t *testing.T) {
 	for text, want := range map[string]bool{"close": true, "x, CLOSE\t,y": true, "": false, "closed": false, "x close": false} {
 		if Says([]string{"x", text}, "close") != want {
 			t.Errorf("%q", text)
+		}
+	}
+}
+
+// TestPlainText_AnywhereInAText finds the same as looking at one byte after the other.
+func TestPlainText_AnywhereInAText(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // a fixed one
+	for range 20_000 {
+		text := bytes.Repeat([]byte("a"), r.IntN(40))
+		want := true
+		for n := range text {
+			if r.IntN(20) == 0 {
+				text[n] = byte(r.IntN(256))
+			}
+			want = want && (text[n] >= ' ' || text[n] == '\t') && text[n] != 0x7f
+		}
+		if PlainText(text) != want || PlainText(string(text)) != want {
+			t.Fatalf("%q: want %t", text, want)
 		}
 	}
 }
@@ -142,27 +164,72 @@ func TestBody_HoweverItComes(t *testing.T) {
 	}
 }
 
-// TestSocket_HoldsNoBufferWhileItWaits, and gives what comes.
-func TestSocket_HoldsNoBufferWhileItWaits(t *testing.T) {
-	t.Parallel()
+// socket is one end of a connection, and the other.
+func socket(t *testing.T) (s *Socket, to net.Conn) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	to, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
+	if to, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	defer to.Close()
+	t.Cleanup(func() { to.Close() })
 	from, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer from.Close()
-	var s Socket
+	t.Cleanup(func() { from.Close() })
+	s = &Socket{}
 	s.Open(from)
-	in := &Input{From: &s}
+	return s, to
+}
+
+// TestSocket_WritesAll of what is more than the system takes at once, and says what keeps it from that.
+func TestSocket_WritesAll(t *testing.T) {
+	t.Parallel()
+	s, to := socket(t)
+	want := bytes.Repeat([]byte("0123456789abcde\n"), 1<<20)
+	wrote := make(chan error, 1)
+	go func() {
+		n, err := s.Write(want)
+		if err == nil && n != len(want) {
+			err = io.ErrShortWrite
+		}
+		wrote <- err
+	}()
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(to, got); err != nil || !bytes.Equal(got, want) {
+		t.Errorf("what came is not what was written: %v", err)
+	}
+	if err := <-wrote; err != nil {
+		t.Error(err)
+	}
+	s.SetWriteDeadline(time.Now().Add(-time.Second)) //nolint:errcheck // the write tells
+	if n, err := s.Write(want); !errors.Is(err, os.ErrDeadlineExceeded) || n != 0 {
+		t.Errorf("after its time: %d, %v", n, err)
+	}
+	s.SetWriteDeadline(time.Time{}) //nolint:errcheck // the write tells
+	to.Close()
+	var err error
+	for err == nil {
+		_, err = s.Write(want)
+	}
+	if n, err := s.Write(want); err == nil || n != 0 {
+		t.Errorf("to nobody: %d, %v", n, err)
+	}
+	s.Close()
+	if _, err := s.Write(want); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("when closed: %v", err)
+	}
+}
+
+// TestSocket_HoldsNoBufferWhileItWaits, and gives what comes.
+func TestSocket_HoldsNoBufferWhileItWaits(t *testing.T) {
+	t.Parallel()
+	s, to := socket(t)
+	in := &Input{From: s}
 	if !s.Quiet() {
 		t.Error("a connection on which nothing came is not quiet")
 	}

@@ -148,11 +148,12 @@ func (m *Meter) Held() int {
 	return len(m.rows)
 }
 
-// take gives the oldest rows; written forgets them.
+// take gives the oldest rows, to be read until written forgets them: what is recorded meanwhile lies behind them.
 func (m *Meter) take(most int) []store.Usage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append([]store.Usage(nil), m.rows[:min(len(m.rows), most)]...)
+	n := min(len(m.rows), most)
+	return m.rows[:n:n]
 }
 
 func (m *Meter) written(n int) {

@@ -256,7 +256,7 @@ func (c *conn) write(parts ...[]byte) error {
 	}
 	var err error
 	if len(parts) == 1 {
-		_, err = c.tcp.Write(parts[0])
+		_, err = c.Write(parts[0])
 	} else {
 		c.buffers = append(c.parts[:0], parts...)
 		_, err = c.buffers.WriteTo(c.tcp)

@@ -13,7 +13,6 @@ type body struct {
 	pool *pool
 	from http1.Body
 	keep bool // the connection can be used again once the body has ended
-	wait time.Duration
 	done bool
 	err  error // what Read says from now on
 }
@@ -26,9 +25,6 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, b.err
 	}
 	n, err := b.from.Read(&b.conn.in, p)
-	if b.wait > 0 && n > 0 && err == nil {
-		b.extend()
-	}
 	if err != nil {
 		b.err = err
 		b.end(err == io.EOF)
@@ -42,9 +38,6 @@ func (b *body) Next() ([]byte, error) {
 		return nil, b.err
 	}
 	data, err := b.from.Next(&b.conn.in)
-	if b.wait > 0 && err == nil {
-		b.extend()
-	}
 	if err != nil {
 		b.err = err
 		b.end(err == io.EOF)
@@ -53,20 +46,7 @@ func (b *body) Next() ([]byte, error) {
 }
 
 // Wait implements Body.
-func (b *body) Wait(d time.Duration) {
-	b.wait = d
-	if b.err == nil {
-		b.conn.deadline(time.Now().Add(d))
-	}
-}
-
-// extend moves the deadline on. It is set later than asked for, so that it is not set with each piece.
-func (b *body) extend() {
-	now := time.Now()
-	if b.conn.until.Before(now.Add(b.wait)) {
-		b.conn.deadline(now.Add(b.wait + b.wait/8))
-	}
-}
+func (b *body) Wait(d time.Duration) { b.conn.wait = d }
 
 // Close implements Body.
 func (b *body) Close() {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"syscall"
 	"time"
 
@@ -19,10 +18,11 @@ type conn struct {
 	addr  string
 	since time.Time // when it became idle
 
-	watched ending      // the context of the request, where it tells of its end by itself
-	unwatch func() bool // keeps one of another kind from doing so
-	until   time.Time   // the deadline of reading
-	used    bool        // it has had a request before
+	watched ending        // the context of the request, where it tells of its end by itself
+	unwatch func() bool   // keeps one of another kind from doing so
+	until   time.Time     // the deadline of reading that is set
+	wait    time.Duration // for each piece of an answer; 0 while its head is waited for
+	used    bool          // it was kept after a request
 	in      http1.Input
 	wrote   chan error // of a body that is written beside reading; nil without one
 	inMem   bool       // that body waits for nobody
@@ -36,7 +36,9 @@ type ending interface {
 	OffEnd(o interface{ Ended() }) bool
 }
 
-func dial(ctx context.Context, addr string, until time.Time) (*conn, error) {
+var _ http1.Source = (*conn)(nil)
+
+func dial(ctx context.Context, addr string) (*conn, error) {
 	// On a goroutine of its own: it goes deep, and a stack that has grown stays so for as long as a stream lasts.
 	type connected struct {
 		net.Conn
@@ -54,8 +56,7 @@ func dial(ctx context.Context, addr string, until time.Time) (*conn, error) {
 	}
 	c := &conn{addr: addr}
 	c.Open(nc.Conn)
-	c.in.From = &c.Socket
-	c.deadline(until)
+	c.in.From = c
 	return c, nil
 }
 
@@ -83,18 +84,35 @@ func (c *conn) free() bool {
 	return c.unwatch()
 }
 
-// deadline bounds reading.
-func (c *conn) deadline(until time.Time) {
-	c.until = until
-	c.SetReadDeadline(until) //nolint:errcheck // a connection that is closed says so when it is read
+// ReadTo implements http1.Source: no read waits for ever.
+func (c *conn) ReadTo(in *http1.Input, p []byte) (int, error) {
+	if c.wait > 0 {
+		c.within(c.wait)
+	}
+	return c.Socket.ReadTo(in, p)
 }
 
-// heads are buffers for the beginnings of requests.
-var heads = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+// within bounds reading from now on. The deadline is set later than asked for, so that it is not set for each request or
+// piece.
+func (c *conn) within(d time.Duration) {
+	now := time.Now()
+	if c.until.Before(now.Add(d)) || c.until.After(now.Add(d+d/8)) {
+		c.until = now.Add(d + d/8)
+		c.SetReadDeadline(c.until) //nolint:errcheck // a connection that is closed says so when it is read
+	}
+}
 
-// exchange writes the request and reads the head of the answer.
-func (c *conn) exchange(r *Request) (*Response, error) {
-	sendErr := c.send(r)
+// errEnded is a connection that was kept and said something meanwhile, be it that it ends. Nothing was sent on it.
+var errEnded = errors.New("the connection that was kept is not quiet")
+
+// exchange sends the request, whose beginning is the message and of whose body so much is left, and reads the head of
+// the answer.
+func (c *conn) exchange(r *Request, message []byte, left int64) (*Response, error) {
+	c.wait, c.wrote, c.in.Total = 0, nil, 0
+	quiet, sendErr := c.send(r, message, left)
+	if !quiet {
+		return nil, errEnded
+	}
 	head, err := readHead(&c.in)
 	if err == nil {
 		return c.response(r, head)
@@ -122,66 +140,40 @@ func isReset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// bodyError is what reading the body of a request came to.
-type bodyError struct{ err error }
-
-func (e *bodyError) Error() string { return fmt.Sprintf("read body of the request: %v", e.err) }
-func (e *bodyError) Unwrap() error { return e.err }
-
-// send writes the request, a long body beside what follows: an engine may answer before it has read all of it.
-func (c *conn) send(r *Request) error {
-	c.in.Total, c.wrote = 0, nil
-	pooled := heads.Get().(*[]byte) //nolint:forcetypeassert // nothing else is put there
-	defer heads.Put(pooled)
-	head := r.appendHead((*pooled)[:0])
-	defer func() { *pooled = head[:0] }()
-	var err error
-	if r.Length > 0 && r.Length <= atOnce {
-		if head, err = appendBody(head, r.Body, int(r.Length)); err != nil {
-			c.close()
-			return err
+// send sends the request, a long body beside what follows: an engine may answer before it has read all of it. Where the
+// connection was used before and is not quiet, nothing is sent.
+func (c *conn) send(r *Request, message []byte, left int64) (quiet bool, err error) {
+	if c.used && left == 0 {
+		return c.Ask(&c.in, message)
+	}
+	if c.used && !c.Quiet() {
+		return false, nil
+	}
+	if _, err := c.Write(message); err != nil || left == 0 {
+		return true, err
+	}
+	wrote := make(chan error, 1)
+	c.wrote = wrote
+	c.inMem = r.inMem()
+	go func() {
+		defer close(wrote)
+		err := c.sendBody(r.Body, left)
+		wrote <- err
+		var unread *bodyError
+		if errors.As(err, &unread) {
+			c.close() // or the engine would wait for what never comes
 		}
-	}
-	if _, err := c.Write(head); err != nil {
-		return err
-	}
-	if r.Length < 0 || r.Length > atOnce {
-		wrote := make(chan error, 1)
-		c.wrote = wrote
-		_, c.inMem = r.Body.(io.WriterTo)
-		go func() {
-			defer close(wrote)
-			err := c.sendBody(r)
-			wrote <- err
-			var unread *bodyError
-			if errors.As(err, &unread) {
-				c.close() // or the engine would wait for what never comes
-			}
-		}()
-	}
-	return nil
+	}()
+	return true, nil
 }
 
-// appendBody reads a short body, which has the length that was said.
-func appendBody(head []byte, from io.Reader, length int) ([]byte, error) {
-	at := len(head)
-	for cap(head) < at+length {
-		head = append(head[:cap(head)], 0)
+// sendBody writes what is left of a long body: so many bytes, or below 0 all that comes.
+func (c *conn) sendBody(from io.Reader, left int64) error {
+	if left < 0 {
+		return c.sendChunks(from)
 	}
-	head = head[:at+length]
-	if _, err := io.ReadFull(from, head[at:]); err != nil {
-		return head, &bodyError{err}
-	}
-	return head, nil
-}
-
-// sendBody writes a long body.
-func (c *conn) sendBody(r *Request) error {
-	if r.Length < 0 {
-		return c.sendChunks(r.Body)
-	}
-	to := &exactly{to: c.Conn, left: r.Length}
-	_, err := io.Copy(to, r.Body) // without a copy where it lies in memory
+	to := &exactly{to: &c.Socket, left: left}
+	_, err := io.Copy(to, from) // without a copy where it lies in memory
 	switch {
 	case to.err != nil:
 		return to.err
@@ -224,7 +216,7 @@ func (c *conn) sendChunks(from io.Reader) error {
 			}
 		}
 		if err == io.EOF {
-			_, err := io.WriteString(c.Conn, "0\r\n\r\n")
+			_, err := c.Write([]byte("0\r\n\r\n"))
 			return err
 		}
 		if err != nil {

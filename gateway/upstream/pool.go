@@ -12,16 +12,11 @@ type pool struct {
 	sweep bool               // old ones are going to be closed
 }
 
-// take gives a connection that was kept and is as it was left, ready to be read until the time; nil without any.
-func (p *pool) take(addr string, until time.Time) *conn {
+// take gives a connection that was kept, nil without any. Whether it is as it was left is not known.
+func (p *pool) take(addr string) *conn {
 	for {
 		c := p.last(addr)
-		if c == nil {
-			return nil
-		}
-		c.deadline(until)
-		if time.Since(c.since) < idleTime && c.Quiet() {
-			c.used = true
+		if c == nil || time.Since(c.since) < idleTime {
 			return c
 		}
 		c.close()
@@ -43,7 +38,7 @@ func (p *pool) last(addr string) *conn {
 
 // give keeps a connection.
 func (p *pool) give(c *conn) {
-	c.since = time.Now()
+	c.since, c.used = time.Now(), true
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.idle[c.addr]) >= maxIdle {

@@ -2,7 +2,10 @@ package upstream
 
 import (
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/heteroflow/heteroflow/gateway/http1"
 )
@@ -34,6 +37,42 @@ func visible(text string) bool {
 		}
 	}
 	return true
+}
+
+// messages are buffers for requests.
+var messages = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+
+// atOnce is how much of a body is written together with the head, in bytes: all of one that is no longer.
+const atOnce = 16 << 10
+
+// isLong reports whether the body, or what is left of it, is written by itself.
+func (r *Request) isLong() bool { return r.Length < 0 || r.Length > atOnce }
+
+// inMem reports whether the body waits for nobody.
+func (r *Request) inMem() bool {
+	_, ok := r.Body.(io.WriterTo)
+	return ok
+}
+
+// bodyError is what reading the body of a request came to.
+type bodyError struct{ err error }
+
+func (e *bodyError) Error() string { return fmt.Sprintf("read body of the request: %v", e.err) }
+func (e *bodyError) Unwrap() error { return e.err }
+
+// appendMessage writes the head, and the body as far as it goes with it. Left is what is still to be written of a body
+// whose length is known.
+func (r *Request) appendMessage(b []byte) (message []byte, left int64, err error) {
+	b = r.appendHead(b)
+	if r.Length <= 0 || r.isLong() && !r.inMem() {
+		return b, r.Length, nil
+	}
+	at, n := len(b), min(r.Length, atOnce)
+	b = slices.Grow(b, int(n))[:at+int(n)]
+	if _, err := io.ReadFull(r.Body, b[at:]); err != nil {
+		return b, 0, &bodyError{err}
+	}
+	return b, r.Length - n, nil
 }
 
 // appendHead writes the head.

@@ -25,7 +25,8 @@ type Request struct {
 	Header []Field // in the order in which they are sent, without those that the client writes itself: Host, Content-Length, Transfer-Encoding, Connection
 	Body   io.Reader
 	Length int64 // of the body; 0 is none, and below 0 is one whose length is not known
-	// Wait is how long the engine may take from now to the head of its answer. There is always such a bound.
+	// Wait is how long the engine may take from now to the head of its answer, or an eighth longer. There is always such
+	// a bound.
 	Wait time.Duration
 }
 
@@ -62,8 +63,8 @@ type Body interface {
 	// Next gives what there is without a copy, as Read does but for the end, which comes alone. It is valid until
 	// more is read.
 	Next() ([]byte, error)
-	// Wait is how long the engine may take from now to the next bytes, and from them to those after them.
-	// What takes longer ends in an error that is os.ErrDeadlineExceeded.
+	// Wait is how long the engine may take to the next bytes, from when they are asked for, or an eighth longer. What
+	// takes longer ends in an error that is os.ErrDeadlineExceeded.
 	Wait(time.Duration)
 	// Close gives up what was not read, which ends the connection: that is what stops an engine.
 	Close()
@@ -86,7 +87,6 @@ const (
 	idleTime    = 4 * time.Second
 	maxIdle     = 512 // connections kept to one engine
 	connectTime = 3 * time.Second
-	atOnce      = 16 << 10 // bytes of a body that are written together with the head
 )
 
 // Client is a pool of connections. It is safe for concurrent use.
@@ -107,29 +107,41 @@ func (c *Client) Send(ctx context.Context, r *Request) (*Response, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	until := time.Now().Add(r.Wait)
-	conn := c.pool.take(r.Addr, until)
-	if conn == nil {
-		var err error
-		if conn, err = dial(ctx, r.Addr, until); err != nil {
-			return nil, err
+	room := messages.Get().(*[]byte) //nolint:forcetypeassert // nothing else is put there
+	message, left, err := r.appendMessage((*room)[:0])
+	defer func() {
+		*room = message[:0]
+		messages.Put(room)
+	}()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		conn := c.pool.take(r.Addr)
+		if conn == nil {
+			if conn, err = dial(ctx, r.Addr); err != nil {
+				return nil, err
+			}
 		}
+		conn.within(r.Wait)
+		conn.follow(ctx)
+		resp, err := conn.exchange(r, message, left)
+		if err == nil {
+			resp.Body.(*body).pool = &c.pool //nolint:forcetypeassert // exchange makes it
+			return resp, nil
+		}
+		conn.free()
+		conn.close()
+		conn.in.Drop()
+		conn.forgo()
+		switch why := context.Cause(ctx); {
+		case why != nil:
+			return nil, why
+		case errors.Is(err, errEnded):
+			continue
+		case errors.Is(err, ErrStale):
+			c.pool.drop(r.Addr) // those beside it are no better
+		}
+		return nil, err
 	}
-	conn.follow(ctx)
-	resp, err := conn.exchange(r)
-	if err == nil {
-		resp.Body.(*body).pool = &c.pool //nolint:forcetypeassert // exchange makes it
-		return resp, nil
-	}
-	conn.free()
-	conn.close()
-	conn.in.Drop()
-	conn.forgo()
-	if errors.Is(err, ErrStale) {
-		c.pool.drop(r.Addr) // those beside it are no better
-	}
-	if why := context.Cause(ctx); why != nil {
-		err = why
-	}
-	return nil, err
 }

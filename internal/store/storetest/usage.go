@@ -17,8 +17,8 @@ func testUsage(t *testing.T, open Open) {
 	many, cached := int64(1234567890123), int64(900)
 	u := store.Usage{
 		ID: "u000", Tenant: "research", KeyID: "k1", EndpointID: "e1", Model: "qwen", Service: "llm", Backend: "10.0.0.1:8000",
-		Operation: "chat", End: store.EndDone, Stream: true, PromptTokens: &many, CompletionTokens: new(int64),
-		ServedModel: "Qwen/Qwen3-8B", CachedTokens: &cached, Estimated: true, Chunks: 40, Tried: `[{"backend":"a","status":503},{"backend":"b"}]`,
+		Operation: "NULL", End: store.EndDone, Stream: true, PromptTokens: &many, CompletionTokens: new(int64),
+		ServedModel: `Qwen/"Qwen3"\8B, {NULL}`, CachedTokens: &cached, Estimated: true, Chunks: 40, Tried: `[{"backend":"a","status":503},{"backend":"b"}]`,
 		Status: 200, Tries: 2, StartedAt: epoch, Duration: 1500 * time.Millisecond, FirstByte: 80 * time.Microsecond,
 	}
 	ok(t, s.AddUsage(ctx, nil))
