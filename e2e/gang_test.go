@@ -61,7 +61,7 @@ func (s *suite) gangs() {
 	// Another has no room for all, and holds nothing.
 	s.mustRun("rival", s.gang("rival", 2, "restart_gang"))
 	s.Eventually(30*time.Second, "the rival waits as a whole", func() error {
-		if j := s.job("rival"); string(j.State) != "waiting" || j.ReasonCode == nil || *j.ReasonCode != "gang_incomplete" {
+		if j := s.job("rival"); string(j.State) != "waiting" || j.Reason == nil || !strings.Contains(*j.Reason, "the gang needs 2 members") {
 			return fmt.Errorf("%s", s.describe("rival"))
 		}
 		return nil

@@ -22,6 +22,7 @@ type Gang struct {
 	Framework    collective.Framework
 	StartTimeout time.Duration
 	OnLost       grant.OnLost
+	Min          int // the fewest members that may run; 0 for all
 }
 
 // Bounds of start_timeout. Members that wait hold their cards.
@@ -32,7 +33,7 @@ const (
 )
 
 var (
-	gangFields = []string{"framework", "level", "mode", "on_lost", "start_timeout"}
+	gangFields = []string{"framework", "level", "min", "mode", "on_lost", "start_timeout"}
 	levels     = []string{"zone", "rack", "switch", gang.LevelNode, gang.LevelPart}
 	modes      = []string{"preferred", string(gang.Required), string(gang.Balanced)}
 	frameworks = []string{string(collective.DDP), string(collective.FSDP), string(collective.DeepSpeed), string(collective.MPI)}
@@ -85,6 +86,9 @@ func (r *reader) readGang(path string, task *engine.TaskAsk, config map[string]a
 		r.bad(at+".mode", `mode %q is about a level: write level = "rack" beside it, or another of %s`, g.Mode, strings.Join(levels, ", "))
 	}
 	g.StartTimeout = r.startTimeout(at, m)
+	if g.Min = int(r.number(at+".min", m["min"], 0)); g.Min < 0 {
+		r.bad(at+".min", "%d is negative: write the fewest members that may run, or leave it out for all", g.Min)
+	}
 	if r.gangs == nil {
 		r.gangs = map[string]gangBlock{}
 	}
@@ -172,8 +176,22 @@ func (r *reader) gather(job Tree, out *Reading) {
 	}
 	r.group, r.task = "", ""
 	g := block.gang
+	r.elastic(block, members)
 	out.Gang, out.Members = &g, members
-	out.Request.Gang = &engine.GangAsk{Level: g.Level, Mode: g.Mode}
+	out.Request.Gang = &engine.GangAsk{Level: g.Level, Mode: g.Mode, Min: g.Min}
+}
+
+// elastic refuses an elastic gang that cannot be one.
+func (r *reader) elastic(block gangBlock, members int) {
+	switch g := block.gang; {
+	case g.Min == 0:
+	case len(r.gangs) > 1:
+		r.bad(block.path+".min", "an elastic gang is one group, of which some members may be left out, and this one has %d groups with a gang block: leave out min", len(r.gangs))
+	case g.Min > members:
+		r.bad(block.path+".min", "at least %d of %d members cannot run: write a number up to the group's count", g.Min, members)
+	case g.OnLost == grant.FailGang:
+		r.bad(block.path+".on_lost", "an elastic gang goes on without members that are given up for others: write on_lost = %q or %q", grant.RestartMember, grant.RestartGang)
+	}
 }
 
 // atOnce refuses a service of which Nomad would update one member after the other: the new ones would wait for each other.
@@ -217,7 +235,23 @@ func hasPort(job Tree, name, label string) bool {
 
 // gangHash is the name of what the placement and the grants of a member depend on: the whole gang beside its own ask.
 func gangHash(own string, g Gang, members int) string {
-	return sum([]any{own, g.Level, string(g.Mode), string(g.Framework), g.StartTimeout.String(), string(g.OnLost), members})
+	of := []any{own, g.Level, string(g.Mode), string(g.Framework), g.StartTimeout.String(), string(g.OnLost), members}
+	if g.Min > 0 {
+		of = append(of, g.Min)
+	}
+	return sum(of)
+}
+
+// Elastic reports whether a group may run with fewer allocations than its count, and with how many at least.
+func (r Reading) Elastic(group string) (least int, is bool) {
+	if r.Gang == nil || r.Gang.Min == 0 {
+		return 0, false
+	}
+	at := slices.IndexFunc(r.Request.Groups, func(g engine.GroupAsk) bool { return g.Name == group && g.Gang })
+	if at < 0 {
+		return 0, false
+	}
+	return min(r.Gang.Min, r.Request.Groups[at].Count), true
 }
 
 // Together adds to groups that need a decision those that are decided with them: all of the gang when one of it is there.
@@ -248,6 +282,6 @@ func (r Reading) grantOf(groupName string) *grant.Gang {
 		return nil
 	}
 	return &grant.Gang{
-		Members: r.Members, Framework: string(r.Gang.Framework), StartSeconds: int(r.Gang.StartTimeout / time.Second), OnLost: r.Gang.OnLost,
+		Members: r.Members, Min: r.Gang.Min, Framework: string(r.Gang.Framework), StartSeconds: int(r.Gang.StartTimeout / time.Second), OnLost: r.Gang.OnLost,
 	}
 }

@@ -54,13 +54,17 @@ func TestRead_GangProblems(t *testing.T) {
 	noCard := strings.Replace(gangGroup("g", 1, `[{}]`), `"accelerator":[{"count":8}],`, "", 1)
 	service := gangJob("service", gangGroup("g", 2, `[{}]`))
 	for name, tc := range map[string]struct{ job, path, text string }{
+		"fewest beyond all":        {gangJob("batch", gangGroup("g", 2, `[{"min":3}]`)), at + "[0].min", "at least 3 of 2 members"},
+		"a negative fewest":        {gangJob("batch", gangGroup("g", 2, `[{"min":-1}]`)), at + "[0].min", "-1 is negative"},
+		"fewest of two groups":     {gangJob("batch", gangGroup("g", 2, `[{"min":1}]`), gangGroup("h", 2, `[{"min":1}]`)), at + "[0].min", "has 2 groups"},
+		"fewest, and it fails":     {gangJob("batch", gangGroup("g", 2, `[{"min":1,"on_lost":"fail"}]`)), at + "[0].on_lost", "restart_member"},
 		"an unknown framework":     {gangJob("batch", gangGroup("g", 1, `[{"framework":"jax"}]`)), at + "[0].framework", "write one of ddp, fsdp, deepspeed, mpi"},
 		"an unknown level":         {gangJob("batch", gangGroup("g", 1, `[{"level":"row"}]`)), at + "[0].level", "write one of zone, rack, switch, node, part"},
 		"a mode without a level":   {gangJob("batch", gangGroup("g", 1, `[{"mode":"required"}]`)), at + "[0].mode", `write level = "rack"`},
 		"an unknown mode":          {gangJob("batch", gangGroup("g", 1, `[{"level":"rack","mode":"near"}]`)), at + "[0].mode", "preferred, required, balanced"},
 		"no time":                  {gangJob("batch", gangGroup("g", 1, `[{"start_timeout":"soon"}]`)), at + "[0].start_timeout", `start_timeout = "10m"`},
 		"an unknown policy":        {gangJob("batch", gangGroup("g", 1, `[{"on_lost":"cry"}]`)), at + "[0].on_lost", "restart_gang, restart_member, fail"},
-		"an unknown field":         {gangJob("batch", gangGroup("g", 1, `[{"size":4}]`)), at + "[0].size", "it has framework, level, mode"},
+		"an unknown field":         {gangJob("batch", gangGroup("g", 1, `[{"size":4}]`)), at + "[0].size", "it has framework, level, min, mode"},
 		"not a block":              {gangJob("batch", gangGroup("g", 1, `"ddp"`)), at, `gang { framework = "ddp" }`},
 		"two blocks":               {gangJob("batch", gangGroup("g", 1, `[{},{}]`)), at, "one gang block"},
 		"no port to meet at":       {gangJob("batch", noPort), at + "[0]", `network { port "master" {} }`},
@@ -137,5 +141,59 @@ func TestInject_Gang(t *testing.T) {
 	}
 	if merged := Merge(r, in, Injection{Version: in.Version}); len(merged.Gang) != 2 {
 		t.Errorf("a decision about other groups loses the order: %+v", merged.Gang)
+	}
+}
+
+// An elastic gang runs with as many as were placed, and its user's count is known of the job again.
+func TestInject_ElasticGang(t *testing.T) {
+	t.Parallel()
+	job := parse(t, gangJob("batch", gangGroup("workers", 8, `[{"min":2}]`)))
+	r := read(t, job)
+	if r.Request.Gang.Min != 2 || r.grantOf("workers").Min != 2 || r.grantOf("workers").Members != 8 {
+		t.Fatalf("read as %+v, granted as %+v", r.Request.Gang, r.grantOf("workers"))
+	}
+	place := engine.Placement{NodeID: "n1", Tasks: []engine.TaskPlacement{{Task: "main", Claims: []engine.Claim{{Group: "nvidia/gpu/H100", Units: 8}}}}}
+	d := engine.Decision{Placed: true, Gang: []engine.Member{{Group: "workers", NodeID: "n1"}, {Group: "workers", NodeID: "n2"}, {Group: "workers", NodeID: "n3"}}, Groups: []engine.GroupPlan{{
+		Name: "workers", Nodes: []string{"n1", "n2", "n3"}, Placements: []engine.Placement{place, place, place},
+		Tasks: []engine.TaskShape{{Task: "main", Ask: *r.Request.Groups[0].Tasks[0].Ask, Blocks: []engine.Block{{Device: "nvidia/gpu/H100", Count: 8, Allow: []engine.Allow{{Attribute: "${device.model}", Values: []string{"H100"}}}}}}},
+	}}}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, in, err := Inject(Strip(job), r, d, Options{Key: key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, _ := integer(out["TaskGroups"].([]any)[0].(Tree)["Count"]); n != 3 || in.Groups[0].Count != 3 || in.Groups[0].Most != 8 {
+		t.Errorf("%d run, noted as %+v", n, in.Groups[0])
+	}
+	same := func(a, b Tree) bool {
+		x, err1 := SpecHash(a)
+		y, err2 := SpecHash(b)
+		if err1 != nil || err2 != nil {
+			t.Fatal(err1, err2)
+		}
+		return x == y
+	}
+	if !same(out, job) {
+		t.Error("the job is another one for its user")
+	}
+	if again := read(t, out); again.Members != 8 || again.Hashes["workers"] != r.Hashes["workers"] {
+		t.Errorf("read again as a gang of %d", again.Members)
+	}
+	in.Groups[0].Count = 2
+	fewer, stale := Apply(job, r, in)
+	if len(stale) > 0 || !same(fewer, job) || Injected(fewer) == Injected(out) {
+		t.Errorf("with two: stale %v, as before: %v", stale, Injected(fewer) == Injected(out))
+	}
+	in.Groups[0].Count = 1
+	if _, stale := Apply(job, r, in); len(stale) != 1 {
+		t.Error("fewer than the fewest are taken for a decision")
+	}
+	forged := parse(t, strings.Replace(gangJob("batch", gangGroup("workers", 8, `[{"min":2}]`)), `"Networks"`,
+		`"Constraints":[{"LTarget":"${node.unique.id}","RTarget":"heteroflow,count=x,n1","Operand":"set_contains_any"}],"Networks"`, 1))
+	if !same(forged, job) {
+		t.Error("a count that is none changes the job")
 	}
 }

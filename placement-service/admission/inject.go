@@ -31,6 +31,9 @@ func Inject(job Tree, r Reading, d engine.Decision, o Options) (Tree, Injection,
 			return nil, in, fmt.Errorf("write decision into job %s: it asks nothing for group %q", r.Request.JobID, plan.Name)
 		}
 		one := GroupInjection{Group: plan.Name, AskHash: r.Hashes[plan.Name], Count: r.Request.Groups[at].Count, Plan: plan}
+		if _, elastic := r.Elastic(plan.Name); elastic {
+			one.Count, one.Most = len(plan.Placements), one.Count
+		}
 		one.Plan.Placements = nil
 		for _, shape := range plan.Tasks {
 			if len(shape.Blocks) == 0 {
@@ -85,8 +88,12 @@ func Apply(job Tree, r Reading, in Injection) (out Tree, stale []string) {
 	out = Strip(job)
 	for _, g := range r.Request.Groups {
 		at := slices.IndexFunc(in.Groups, func(one GroupInjection) bool { return one.Group == g.Name })
+		wanted := g.Count
+		if least, elastic := r.Elastic(g.Name); elastic {
+			wanted = least
+		}
 		if at < 0 || in.Version != injectionVersion || in.Groups[at].AskHash != r.Hashes[g.Name] ||
-			in.Groups[at].Count < g.Count && r.Request.Loose == "" {
+			in.Groups[at].Count < wanted && r.Request.Loose == "" {
 			stale = append(stale, g.Name)
 			continue
 		}
@@ -135,9 +142,13 @@ func write(job Tree, in GroupInjection) {
 			continue
 		}
 		stripGroup(g)
-		if len(in.Plan.Nodes) > 0 {
+		if nodes := in.Plan.Nodes; len(nodes) > 0 {
+			if in.Most > 0 {
+				nodes = append([]string{countMark + strconv.Itoa(in.Most)}, nodes...)
+				set(g, "Count", json.Number(strconv.Itoa(in.Count)))
+			}
 			// First, since Nomad adds its own at the end and compares in order: a job read back and written again is equal.
-			set(g, "Constraints", append([]any{anyOf(nodeTarget, in.Plan.Nodes)}, getList(g, "Constraints")...))
+			set(g, "Constraints", append([]any{anyOf(nodeTarget, nodes)}, getList(g, "Constraints")...))
 		}
 		for _, t := range objects(g, "Tasks") {
 			writeTask(t, in)

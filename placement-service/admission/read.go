@@ -111,6 +111,14 @@ func (r *reader) disk(path string, g map[string]any) int {
 	return int(r.number(path+".EphemeralDisk.SizeMB", get(disk, "SizeMB"), defaultDiskMiB))
 }
 
+// countOf is the count of a group as its user wrote it.
+func countOf(g map[string]any) any {
+	if count, elastic := ownCount(g); elastic {
+		return count
+	}
+	return get(g, "Count")
+}
+
 // readGroup reads one group and whether one of its tasks has an ask.
 func (r *reader) readGroup(path string, g map[string]any, ofJob rules) (engine.GroupAsk, bool) {
 	r.group = getString(g, "Name")
@@ -118,7 +126,7 @@ func (r *reader) readGroup(path string, g map[string]any, ofJob rules) (engine.G
 	r.once(path, g, "Name", "Count", "Tasks", "Constraints", "Spreads", "Networks", "EphemeralDisk")
 	ofGroup, distinct := readConstraints(g)
 	ask := engine.GroupAsk{
-		Name: r.group, Count: int(r.number(path+".Count", get(g, "Count"), 1)),
+		Name: r.group, Count: int(r.number(path+".Count", countOf(g), 1)),
 		DiskMiB:       r.disk(path, g),
 		Constraints:   slices.Concat(ofJob.constraints, ofGroup),
 		DistinctHosts: distinct || staticPort(g),

@@ -1,7 +1,9 @@
 package admission
 
 import (
+	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -9,6 +11,11 @@ import (
 // for Nomad, and it survives whatever Nomad does with a job, so that a job read back is known for what it is. It also
 // keeps a list of one value from being read as a number, which Nomad would never match.
 const mark = "heteroflow"
+
+// countMark stands in the injected list of an elastic gang's nodes, with the count that its user wrote: the group's own
+// count is how many run. It is no node's id either. The gang grows and shrinks in place, since a change of a constraint
+// leaves alone what runs.
+const countMark = "count="
 
 const (
 	operandAny = "set_contains_any"
@@ -22,6 +29,23 @@ func marked(c map[string]any) bool {
 }
 
 func ownConstraint(c map[string]any) bool { return marked(c) && getString(c, "LTarget") == nodeTarget }
+
+// ownCount is the count that its user wrote of a group that runs with another one.
+func ownCount(g map[string]any) (json.Number, bool) {
+	for _, c := range objects(g, "Constraints") {
+		if !ownConstraint(c) {
+			continue
+		}
+		for value := range strings.SplitSeq(getString(c, "RTarget"), ",") {
+			if text, is := strings.CutPrefix(value, countMark); is {
+				if n, err := strconv.Atoi(text); err == nil && n > 0 {
+					return json.Number(strconv.Itoa(n)), true
+				}
+			}
+		}
+	}
+	return "", false
+}
 
 func ownDevice(d map[string]any) bool { return slices.ContainsFunc(objects(d, "Constraints"), marked) }
 
@@ -37,6 +61,9 @@ func Strip(job Tree) Tree {
 }
 
 func stripGroup(g map[string]any) {
+	if count, elastic := ownCount(g); elastic {
+		set(g, "Count", count)
+	}
 	without(g, "Constraints", ownConstraint)
 	for _, t := range objects(g, "Tasks") {
 		if config := getMap(t, "Config"); getString(t, "Driver") == Driver {
@@ -76,6 +103,10 @@ func Injected(job Tree) string {
 	var all []any
 	for _, g := range objects(job, "TaskGroups") {
 		one := []any{getString(g, "Name"), constraintsOf(g, ownConstraint)}
+		if _, elastic := ownCount(g); elastic {
+			count, _ := integer(get(g, "Count"))
+			one = append(one, count)
+		}
 		for _, t := range objects(g, "Tasks") {
 			one = append(one, getString(t, "Name"))
 			if getString(t, "Driver") == Driver {

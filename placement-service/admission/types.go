@@ -55,11 +55,13 @@ type Injection struct {
 
 // GroupInjection is what was written into one group.
 type GroupInjection struct {
-	Group   string           `json:"group"`
-	AskHash string           `json:"ask_hash"` // of the asks it was decided for
-	Count   int              `json:"count"`    // allocations it was decided for
-	Plan    engine.GroupPlan `json:"plan"`     // without its placements
-	Grants  []TaskGrant      `json:"grants"`
+	Group   string `json:"group"`
+	AskHash string `json:"ask_hash"` // of the asks it was decided for
+	Count   int    `json:"count"`    // allocations it was decided for
+	// Most is the group's own count, where it runs with fewer as members of an elastic gang may; 0 for other groups.
+	Most   int              `json:"most,omitempty"`
+	Plan   engine.GroupPlan `json:"plan"` // without its placements
+	Grants []TaskGrant      `json:"grants"`
 }
 
 // TaskGrant is the signed grant of one task.

@@ -180,7 +180,10 @@ func filters(p Plugin) bool {
 func (w *work) decide(e *Engine, s *Snapshot, r *Request, say bool) Decision {
 	w.reset(e, s, r)
 	w.say = say
-	if r.Gang != nil {
+	switch {
+	case r.elastic():
+		return w.decideElastic()
+	case r.Gang != nil:
 		return w.decideGang()
 	}
 	plans := make([]GroupPlan, len(r.Groups))

@@ -11,11 +11,14 @@ import (
 	"github.com/heteroflow/heteroflow/placement-service/engine/links"
 )
 
-// GangAsk is how near each other the members of a gang are to be. All of them are placed, or none.
+// GangAsk is how near each other the members of a gang are to be. All of them are placed, or none; of an elastic gang as
+// many as there is room for, and none when those are fewer than Min.
 type GangAsk struct {
 	// Level is zone, rack or switch, by the nodes' meta of that name, or node or part; none when empty.
 	Level string    `json:"level,omitempty"`
 	Mode  gang.Mode `json:"mode,omitempty"`
+	// Min makes the gang elastic: the fewest members that may run, of the Count of its one group; 0 stands for all.
+	Min int `json:"min,omitempty"`
 }
 
 // Member is one allocation of a placed gang.
@@ -46,6 +49,44 @@ func (w *work) decideGang() Decision {
 		scores = append(scores, w.scores...)
 	}
 	return Decision{Placed: true, Groups: plans, Gang: order, Scores: scores}
+}
+
+// decideElastic places as many members of an elastic gang as there is room for, and says why not even the fewest fit.
+func (w *work) decideElastic() Decision {
+	e, s, r := w.e, w.snap, w.req
+	at := slices.IndexFunc(r.Groups, func(g GroupAsk) bool { return g.Gang })
+	with := func(members int) Decision {
+		q := *r
+		q.Groups = slices.Clone(r.Groups)
+		q.Groups[at].Count = members
+		w.reset(e, s, &q)
+		return w.decideGang()
+	}
+	all, say := r.Groups[at].Count, w.say
+	w.say = false
+	best := with(all)
+	if best.Placed {
+		return best
+	}
+	w.say = say
+	if best = with(r.Gang.Min); !best.Placed {
+		return best
+	}
+	w.say = false
+	for least, most := r.Gang.Min, all; most-least > 1; { // least fit, most do not
+		middle := (least + most) / 2
+		if d := with(middle); d.Placed {
+			best, least = d, middle
+		} else {
+			most = middle
+		}
+	}
+	return best
+}
+
+// elastic reports whether the request's gang may run with fewer members than its group's count.
+func (r *Request) elastic() bool {
+	return r.Gang != nil && r.Gang.Min > 0 && slices.ContainsFunc(r.Groups, func(g GroupAsk) bool { return g.Gang && g.Count > r.Gang.Min })
 }
 
 // gangGroups are the numbers of the groups of the gang, in their order, and of the others.
@@ -488,7 +529,7 @@ func (t *trial) gang() {
 	if g == nil || g.Level == "" {
 		return
 	}
-	if r, _, ok := t.starts(func(r *Request) { r.Gang = &GangAsk{} }); ok {
+	if r, _, ok := t.starts(func(r *Request) { r.Gang = &GangAsk{Min: g.Min} }); ok {
 		t.add(Suggestion{Field: "level", From: g.Level, To: "none", loss: 0.25}, r)
 	}
 }
@@ -507,7 +548,11 @@ func neverGang(c Catalog, r *Request, refusal *Refusal) bool {
 		}
 		for t := range g.Tasks {
 			if a := g.Tasks[t].Ask; a != nil && a.Whole() {
-				if want += a.Count * g.Count; first == nil {
+				members := g.Count
+				if r.elastic() {
+					members = r.Gang.Min
+				}
+				if want += a.Count * members; first == nil {
 					first = g
 					for _, m := range c.Models {
 						if a.Accepts(m.Vendor, m.Model) {

@@ -474,3 +474,70 @@ func TestGang_ReplacedNearTheOthers(t *testing.T) {
 		})
 	}
 }
+
+// An elastic gang gets as many members as a gang of some size could, and none below its fewest; what runs of it stays when
+// it grows.
+func TestGang_Elastic(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		s := rackNodes(2, 3)
+		for _, n := range s.Nodes {
+			fillNode(s, n.Name, rapid.IntRange(0, 8).Draw(t, n.Name))
+		}
+		most := rapid.IntRange(1, 12).Draw(t, "most")
+		least := rapid.IntRange(1, most).Draw(t, "least")
+		cards := rapid.SampledFrom([]int{1, 2, 4, 8}).Draw(t, "cards")
+		level, mode := "rack", rapid.SampledFrom([]gang.Mode{gang.Preferred, gang.Required}).Draw(t, "mode")
+		e := New(Config{})
+		want := 0
+		for n := least; n <= most; n++ {
+			if e.Decide(s, gangOf(n, cards, level, mode)).Placed {
+				want = n
+			}
+		}
+		r := gangOf(most, cards, level, mode)
+		r.Gang.Min = least
+		d := e.Decide(s, r)
+		if got := len(d.Gang); got != want || d.Placed != (want > 0) || d.Placed && len(d.Groups[0].Placements) != want {
+			t.Fatalf("%d members, want %d of %d to %d: %+v", got, want, least, most, d.Refusal)
+		}
+		if !d.Placed || want == most {
+			return
+		}
+		keep := d.Groups[0]
+		r.Groups[0].Keep, r.Gang.Min = &keep, want
+		again := e.Decide(s, r) // as the submitter asks: what it holds is free in its snapshot
+		if !again.Placed || len(again.Gang) < want {
+			t.Fatalf("%d members once %d run: %+v", len(again.Gang), want, again.Refusal)
+		}
+		for _, p := range keep.Placements {
+			if n := func(g GroupPlan) (n int) {
+				for _, other := range g.Placements {
+					if other.NodeID == p.NodeID {
+						n++
+					}
+				}
+				return n
+			}; n(again.Groups[0]) < n(keep) {
+				t.Fatalf("a member left %s: %v, then %v", p.NodeID, keep.Placements, again.Groups[0].Placements)
+			}
+		}
+	})
+}
+
+func TestGang_ElasticSaysWhatItsFewestLack(t *testing.T) {
+	t.Parallel()
+	s := rackNodes(1, 2)
+	r := gangOf(8, 8, "", "")
+	r.Gang.Min = 3
+	d := New(Config{}).Decide(s, r)
+	if d.Placed || !d.Refusal.Never || !strings.Contains(d.Refusal.Sentence, "the gang needs 24 cards, but the cluster has 16") {
+		t.Errorf("%+v", d.Refusal)
+	}
+	r.Gang.Min = 2
+	fillNode(s, s.Nodes[0].Name, 1)
+	d = New(Config{}).Decide(s, r)
+	if d.Placed || d.Refusal.Never || !strings.Contains(d.Refusal.Sentence, "the gang needs 2 members with 8 whole cards of one model each; 1 fit now: 1 short") {
+		t.Errorf("%+v", d.Refusal)
+	}
+}

@@ -206,11 +206,11 @@ func (p *Pool) uuidsOf(set links.Set) []string {
 // blockOfTask is a device block by its task and its number there.
 type blockOfTask struct{ task, block int }
 
-// pins are the blocks that name their cards: of groups with one allocation and of gangs, where it matters which cards of
+// pins are the blocks that name their cards: of groups with one allocation and of gangs that are not elastic, where it matters which cards of
 // the pools are taken. The blocks of other groups stay as they are when one more allocation is asked for, and a list of
 // cards would not.
 func (w *work) pins() map[blockOfTask]bool {
-	if w.ask.Count != 1 && !w.ask.Gang {
+	if w.ask.Count != 1 && !w.ask.Gang || w.req.Gang != nil && w.req.Gang.Min > 0 {
 		return nil
 	}
 	var matters, open map[blockOfTask]bool

@@ -82,6 +82,8 @@ type meeting struct {
 	changed chan struct{}
 	rows    map[string]store.GangMember // by allocation; nil when they have to be read
 	looked  time.Time                   // when they were read
+	size    int                         // members that an elastic gang is to have now
+	sized   time.Time                   // when that was read
 	// The settings of a start that were worked out.
 	attempt  int
 	settings map[string]collective.Setting // by allocation
@@ -273,6 +275,16 @@ func (r *Room) scene(ctx context.Context, m *meeting, job watch.JobKey, gang gra
 	if err != nil {
 		return s, err
 	}
+	if gang.Min > 0 && (m.size == 0 || m.sized.Before(m.looked)) {
+		plan, err := r.readPlan(ctx, job)
+		if err != nil {
+			return s, err
+		}
+		m.size, m.sized = len(plan), m.looked
+	}
+	if gang.Min > 0 && m.size > 0 {
+		s.gang.Members = m.size
+	}
 	crew, counted := r.Cluster.Crew(job), map[string]bool{}
 	for _, c := range all {
 		if !counted[c.said.Group] {
@@ -280,8 +292,13 @@ func (r *Room) scene(ctx context.Context, m *meeting, job watch.JobKey, gang gra
 			s.crew += crew[c.said.Group]
 		}
 	}
-	s.gone, err = r.gone(ctx, job, &s)
-	return s, err
+	if s.gone, err = r.gone(ctx, job, &s); err != nil {
+		return s, err
+	}
+	if there := s.crew + s.parts().done; s.gone && gang.Min > 0 && there >= gang.Min {
+		s.gone, s.gang.Members = false, there // it goes on with those it has
+	}
+	return s, nil
 }
 
 // gone reports whether members of a gang that began are missing, for longer than Nomad takes to replace them, and nothing
@@ -318,7 +335,8 @@ func (r *Room) gone(ctx context.Context, job watch.JobKey, s *scene) (bool, erro
 // do does a step for the member that found it due, or for none.
 func (r *Room) do(ctx context.Context, m *meeting, v visitor, now scene, s step) (Answer, error) {
 	job := v.job
-	answer := Answer{State: Waiting, Members: v.gang.Members, Present: s.present, Reason: fmt.Sprintf("%d of %d members of the gang came", s.present, v.gang.Members)}
+	members := now.gang.Members
+	answer := Answer{State: Waiting, Members: members, Present: s.present, Reason: fmt.Sprintf("%d of %d members of the gang came", s.present, members)}
 	switch s.what {
 	case start:
 		return r.begin(ctx, m, v, now.all, s, answer)
@@ -353,10 +371,10 @@ func (r *Room) do(ctx context.Context, m *meeting, v visitor, now scene, s step)
 		if err := r.Store.ForgetGang(ctx, job.Namespace, job.ID, waiting...); err != nil {
 			return Answer{}, err
 		}
-		r.log.Info("gang given up", "namespace", job.Namespace, "job_id", job.ID, "came", s.present, "of", v.gang.Members)
+		r.log.Info("gang given up", "namespace", job.Namespace, "job_id", job.ID, "came", s.present, "of", members)
 		m.rows = nil
 		m.tell()
-		answer.State, answer.Reason = GivenUp, fmt.Sprintf("%d of %d members of the gang came within %s", s.present, v.gang.Members, v.gang.StartTimeout())
+		answer.State, answer.Reason = GivenUp, fmt.Sprintf("%d of %d members of the gang came within %s", s.present, members, v.gang.StartTimeout())
 	}
 	return answer, nil
 }
@@ -379,6 +397,9 @@ func (r *Room) begin(ctx context.Context, m *meeting, v visitor, all []came, s s
 	}
 	if s.whole {
 		s.members = ranked(plan, s.members)
+		if v.gang.Min > 0 {
+			s.members = rooted(s.members)
+		}
 	}
 	rows := make([]store.GangMember, len(s.members))
 	for i, c := range s.members {
@@ -468,7 +489,7 @@ func (r *Room) started(m *meeting, v visitor, own store.GangMember) (Answer, err
 		m.rows, m.settings = nil, nil
 		return Answer{State: Waiting, Members: v.gang.Members, Reason: "the gang is looked at again"}, nil
 	}
-	return Answer{State: Started, Members: v.gang.Members, Present: v.gang.Members, Attempt: own.Attempt, Rank: own.Rank, Setting: setting}, nil
+	return Answer{State: Started, Members: len(m.settings), Present: len(m.settings), Attempt: own.Attempt, Rank: own.Rank, Setting: setting}, nil
 }
 
 // settings works out what each member of a start is told.
@@ -477,9 +498,12 @@ func (r *Room) settings(m *meeting, v visitor, attempt int) (map[string]collecti
 	if err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(c came) bool { return c.attempt != attempt })
+	all = slices.DeleteFunc(all, func(c came) bool { return c.attempt != attempt || v.gang.Min > 0 && c.fate == watch.FateLost })
 	slices.SortStableFunc(all, func(a, b came) int { return a.rank - b.rank })
 	out := collective.Gang{ID: v.job.Namespace + "/" + v.job.ID, Attempt: attempt, Framework: collective.Framework(v.gang.Framework)}
+	if v.gang.Min > 0 && v.gang.OnLost == grant.RestartMember { // the members see by themselves who comes and goes
+		out.Min, out.Most = min(v.gang.Min, len(all)), v.gang.Members
+	}
 	var known []string // placeholders and what they stand for
 	whole := true
 	for i, c := range all {

@@ -444,3 +444,30 @@ func TestRanked(t *testing.T) {
 		}
 	}
 }
+
+// An elastic gang starts with those that were placed, is told between how many it may have, and grows by one that starts
+// beside those that run.
+func TestMeet_Elastic(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, grant.Gang{Members: 4, Min: 2, Framework: "ddp", StartSeconds: 60, OnLost: grant.RestartMember})
+	b.fake.plan = []engine.Member{{Group: "workers", NodeID: "n2"}, {Group: "workers", NodeID: "n1"}}
+	one := b.come(b.room, "a1", "v1", 0, "n1")
+	b.settle(1)
+	two := b.come(b.room, "a2", "v2", 1, "n2")
+	first, second := <-one, <-two
+	for rank, a := range []Answer{first, second} {
+		if a.State != Started || a.Rank != rank || a.Members != 2 || a.Setting.Env["PET_NNODES"] != "2:4" || a.Setting.Env["PET_RDZV_ENDPOINT"] != "10.0.0.1:20000" {
+			t.Errorf("rank %d: %+v", rank, a)
+		}
+	}
+	b.fake.mu.Lock()
+	b.fake.plan = append(b.fake.plan, engine.Member{Group: "workers", NodeID: "n3"})
+	b.fake.mu.Unlock()
+	a := <-b.come(b.room, "a3", "v3", 2, "n3")
+	if a.State != Started || a.Rank != 2 || a.Attempt != 1 || a.Setting.Env["PET_RDZV_ENDPOINT"] != "10.0.0.1:20000" || a.Setting.Env["PET_RDZV_ID"] != first.Setting.Env["PET_RDZV_ID"] {
+		t.Errorf("%+v", a)
+	}
+	if len(b.fake.restarted) > 0 {
+		t.Errorf("%d were restarted", len(b.fake.restarted))
+	}
+}

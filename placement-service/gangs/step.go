@@ -60,7 +60,7 @@ func (c *came) waits(now time.Time) bool {
 
 // scene is what is known of a gang.
 type scene struct {
-	gang grant.Gang
+	gang grant.Gang // its Members are those that are to run now, which of an elastic gang may be fewer than the most
 	all  []came
 	crew int  // allocations that Nomad wants to run, of the groups whose members came
 	gone bool // some are missing for longer than Nomad takes to replace them, and nothing says that it is going to
@@ -130,14 +130,16 @@ func next(s scene) step {
 	left := len(p.running) > 0 && p.lost+len(p.waiting) > 0
 	switch {
 	case len(p.running)+len(p.waiting)+len(p.called) == 0:
+	case s.gone && (g.OnLost != grant.RestartMember || g.Min > 0):
+		out.what, out.why = endJob, "a member of the gang was lost, and its group's restart and reschedule blocks do not bring it back (again)"
+	case len(p.running) > 0 && s.rootless(p):
+		out.what = recall
 	case len(p.running) > 0 && g.OnLost == grant.RestartMember:
 		if out.members = comeBack(g, s.all, p.running, p.waiting); len(out.members) > 0 {
 			out.what, out.attempt = start, p.attempt
 		}
 	case left && g.OnLost == grant.FailGang:
 		out.what, out.why = endJob, `a member of the gang was lost, and on_lost = "fail" ends the job then`
-	case s.gone && g.OnLost != grant.RestartMember:
-		out.what, out.why = endJob, "a member of the gang was lost, and its group's restart and reschedule blocks do not bring it back (again)"
 	case s.unwhole(p):
 		out.what, out.why = endJob, fmt.Sprintf("a member of the gang was lost after %d of %d had ended with success, which do not run again: the gang cannot begin anew", p.done, g.Members)
 	case left:
@@ -148,6 +150,17 @@ func next(s scene) step {
 		out.what = giveUp
 	}
 	return out
+}
+
+// rootless reports whether the member is gone at which those of an elastic gang meet by themselves.
+func (s *scene) rootless(p parts) bool {
+	if s.gang.Min == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(s.all, func(c came) bool {
+		begun := c.attempt > 0 && (c.fate == watch.FateRuns || c.fate == watch.FateUnknown)
+		return c.rank == 0 && (begun || c.fate == watch.FateDone && max(c.attempt, -c.attempt) == p.attempt)
+	})
 }
 
 // over reports whether nothing is left to be done for a gang: its members have ended with success, or are forgotten by Nomad.
@@ -204,6 +217,21 @@ func ranked(plan []engine.Member, members []came) []came {
 		}
 	}
 	return all
+}
+
+// rooted puts the member with the lowest index first, which is the last that Nomad stops when the gang shrinks.
+func rooted(members []came) []came {
+	at := 0
+	for i, c := range members {
+		if c.said.Index < members[at].said.Index {
+			at = i
+		}
+	}
+	members = append(append([]came{members[at]}, members[:at]...), members[at+1:]...)
+	for i := range members {
+		members[i].rank = i
+	}
+	return members
 }
 
 // place is where a group first stands in the plan.

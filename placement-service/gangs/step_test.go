@@ -179,3 +179,61 @@ func TestNext_AnotherRun(t *testing.T) {
 		t.Errorf("one has come back alone: step %v", got.what)
 	}
 }
+
+// An elastic gang of two to four, by who is there and by how many it is to have.
+func TestNext_Elastic(t *testing.T) {
+	t.Parallel()
+	began := func(i int, fate watch.Fate) came {
+		return came{alloc: fmt.Sprint(i), attempt: 1, rank: i, fate: fate, said: Said{Group: "g", Index: i}}
+	}
+	comes := func(i int) came {
+		return came{alloc: fmt.Sprint(i), cameAt: epoch, seenAt: epoch, fate: watch.FateRuns, said: Said{Group: "g", Index: i}}
+	}
+	for name, tc := range map[string]struct {
+		policy  grant.OnLost
+		members int // that it is to have now
+		all     []came
+		gone    bool
+		want    what
+		begin   int
+	}{
+		"starts with fewer than its most":         {grant.RestartMember, 2, []came{comes(0), comes(1)}, false, start, 2},
+		"does not start without one of these":     {grant.RestartMember, 3, []came{comes(0), comes(1)}, false, wait, 0},
+		"grows in place":                          {grant.RestartMember, 3, []came{began(0, watch.FateRuns), began(1, watch.FateRuns), comes(2)}, false, start, 1},
+		"grows by beginning anew":                 {grant.RestartGang, 3, []came{began(0, watch.FateRuns), began(1, watch.FateRuns), comes(2)}, false, recall, 0},
+		"shrinks in place":                        {grant.RestartMember, 2, []came{began(0, watch.FateRuns), began(1, watch.FateRuns), began(2, watch.FateLost)}, false, wait, 0},
+		"shrinks by beginning anew":               {grant.RestartGang, 2, []came{began(0, watch.FateRuns), began(1, watch.FateRuns), began(2, watch.FateLost)}, false, recall, 0},
+		"where the others meet is lost":           {grant.RestartMember, 3, []came{began(0, watch.FateLost), began(1, watch.FateRuns), began(2, watch.FateRuns)}, false, recall, 0},
+		"where the others met ended with success": {grant.RestartMember, 3, []came{began(0, watch.FateDone), began(1, watch.FateRuns), began(2, watch.FateRuns)}, false, wait, 0},
+		"fewer than its fewest, and none comes":   {grant.RestartMember, 3, []came{began(0, watch.FateRuns), began(1, watch.FateLost), began(2, watch.FateLost)}, true, endJob, 0},
+	} {
+		s := scene{gang: grant.Gang{Members: tc.members, Min: 2, StartSeconds: 60, OnLost: tc.policy}, all: tc.all, gone: tc.gone, now: epoch}
+		for _, c := range tc.all {
+			if c.fate == watch.FateRuns {
+				s.crew++
+			}
+		}
+		if got := next(s); got.what != tc.want || len(got.members) != tc.begin {
+			t.Errorf("%s: step %v with %d, want %v with %d", name, got.what, len(got.members), tc.want, tc.begin)
+		}
+	}
+}
+
+// The one with the lowest index, which Nomad stops last, is where the others meet.
+func TestRooted(t *testing.T) {
+	t.Parallel()
+	var in []came
+	for _, i := range []int{3, 1, 0, 2} {
+		in = append(in, came{rank: len(in), said: Said{Index: i}})
+	}
+	var got []int
+	for rank, c := range rooted(in) {
+		if c.rank != rank {
+			t.Errorf("rank %d at %d", c.rank, rank)
+		}
+		got = append(got, c.said.Index)
+	}
+	if !slices.Equal(got, []int{0, 3, 1, 2}) {
+		t.Errorf("%v", got)
+	}
+}

@@ -39,6 +39,8 @@ type Submitter interface {
 	Signature(store.Job) (string, error)
 	// Evict goes on with making room.
 	Evict(context.Context) error
+	// Resize takes members from elastic gangs for jobs that wait, and gives them those that there is room for.
+	Resize(context.Context) error
 }
 
 // Jobs is where jobs are kept.

@@ -51,7 +51,8 @@ func (f *fake) Adopt(_ context.Context, key watch.JobKey) error {
 	return nil
 }
 
-func (f *fake) Evict(context.Context) error { return nil }
+func (f *fake) Evict(context.Context) error  { return nil }
+func (f *fake) Resize(context.Context) error { return nil }
 
 func (f *fake) Removed(context.Context, watch.JobKey) error { return nil }
 

@@ -11,7 +11,7 @@ import (
 func (q *Queue) Work(ctx context.Context) error {
 	began := q.clock.Now()
 	err := errors.Join(q.workRemoved(ctx), q.workAdopted(ctx), q.workUnsent(ctx))
-	err = errors.Join(err, q.submit.Evict(ctx), q.workWaiting(ctx), q.submit.Evict(ctx), q.workBlocked(ctx)) // twice: who got room lets go of who made it
+	err = errors.Join(err, q.submit.Evict(ctx), q.workWaiting(ctx), q.submit.Evict(ctx), q.workBlocked(ctx), q.submit.Resize(ctx)) // twice: who got room lets go of who made it
 	q.round.Observe(q.clock.Now().Sub(began).Seconds())
 	return err
 }

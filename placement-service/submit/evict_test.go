@@ -506,24 +506,24 @@ func TestMayPlan_LeavesTimeForTheQueue(t *testing.T) {
 	now := clock.NewFake(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	s := New(Config{Clock: now, Log: hclog.NewNullLogger()})
 	one, two := watch.JobKey{ID: "one"}, watch.JobKey{ID: "two"}
-	planned, may := s.mayPlan(one)
+	planned, may := s.mayPlan(&s.plans, one)
 	if !may {
 		t.Fatal("nothing may be planned at first")
 	}
 	now.Advance(time.Second)
 	planned()
-	if _, may := s.mayPlan(two); may {
+	if _, may := s.mayPlan(&s.plans, two); may {
 		t.Error("another plan may follow at once")
 	}
 	now.Advance(planShare * time.Second)
-	if _, may := s.mayPlan(two); !may {
+	if _, may := s.mayPlan(&s.plans, two); !may {
 		t.Error("no other plan may follow")
 	}
-	if _, may := s.mayPlan(one); may {
+	if _, may := s.mayPlan(&s.plans, one); may {
 		t.Error("the same job is planned for again")
 	}
 	now.Advance(planPause)
-	if _, may := s.mayPlan(one); !may {
+	if _, may := s.mayPlan(&s.plans, one); !may {
 		t.Error("the same job is never planned for again")
 	}
 }

@@ -28,7 +28,7 @@ func (s *Submitter) takeBack(ctx context.Context, sub submission, row store.Job,
 	if sub.reading.Gang == nil {
 		return false, nil
 	}
-	if sub.reading.Gang.OnLost == grant.RestartMember {
+	if sub.reading.Gang.OnLost == grant.RestartMember && sub.reading.Gang.Min == 0 { // an elastic one runs with its fewest, or not at all
 		members, err := s.Store.GangMembers(ctx, row.Namespace, row.ID)
 		if err != nil {
 			return false, databaseError(err)

@@ -207,8 +207,9 @@ func (s *Submitter) runningUntil(known map[watch.JobKey]lasts, but watch.JobKey)
 func (s *Submitter) besideHead(ctx context.Context, p placing, r engine.Request, given []store.Claim, d engine.Decision) (engine.Decision, error) {
 	now := s.Clock.Now()
 	h := s.heads.current(now)
-	if h == nil || !d.Placed || r.Loose != "" || len(given) > 0 || h.key == p.key || p.turn.before(h.turn) {
-		return d, nil // what a job holds already is its own to use again
+	own := len(given) > 0 && p.least == 0 // what a job holds already is its own to use again, and what an elastic gang grows by is not
+	if h == nil || !d.Placed || r.Loose != "" || own || h.key == p.key || p.turn.before(h.turn) {
+		return d, nil
 	}
 	snapshot, err := s.snapshotFor(ctx, p.key, p.tenant, given)
 	if err != nil {

@@ -24,6 +24,8 @@ type placing struct {
 	turn    turn
 	prev    store.Job
 	older   admission.Injection // of the running decision; no groups when there is none
+	// least is how many members an elastic gang is to have at least, beyond what its job says; 0 for no more than that.
+	least int
 	// row is the job's row, which is taken for what was decided together with the room, so that of two who try the
 	// same job one stops. Nil only decides.
 	row *store.Job
@@ -220,6 +222,10 @@ func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (p
 func (s *Submitter) ask(p placing, stale []string, open store.Reservation) (r engine.Request, kept, given []store.Claim) {
 	r = p.reading.Request
 	r.Tenant = p.tenant
+	if r.Gang != nil && p.least > 0 {
+		more := *r.Gang
+		more.Min, r.Gang = p.least, &more
+	}
 	r.Groups = nil
 	for _, g := range p.reading.Request.Groups {
 		if !slices.Contains(stale, g.Name) {

@@ -74,30 +74,30 @@ const (
 	planShare = 4
 )
 
-// mayPlan reports whether it is time to plan an eviction for the job. Then planned is to be called after it.
-func (s *Submitter) mayPlan(key watch.JobKey) (planned func(), may bool) {
+// mayPlan reports whether it is time to plan for the job how others make room. Then planned is to be called after it.
+func (s *Submitter) mayPlan(b *planBook, key watch.JobKey) (planned func(), may bool) {
 	began := s.Clock.Now()
-	s.plans.Lock()
-	defer s.plans.Unlock()
-	for k, at := range s.plans.next {
+	b.Lock()
+	defer b.Unlock()
+	for k, at := range b.next {
 		if !began.Before(at) {
-			delete(s.plans.next, k)
+			delete(b.next, k)
 		}
 	}
-	if _, wait := s.plans.next[key]; wait || began.Before(s.plans.rest) {
+	if _, wait := b.next[key]; wait || began.Before(b.rest) {
 		return nil, false
 	}
 	return func() {
-		s.plans.Lock()
-		defer s.plans.Unlock()
-		if s.plans.next == nil {
-			s.plans.next = map[watch.JobKey]time.Time{}
+		b.Lock()
+		defer b.Unlock()
+		if b.next == nil {
+			b.next = map[watch.JobKey]time.Time{}
 		}
 		now := s.Clock.Now()
-		s.plans.next[key], s.plans.rest = now.Add(planPause), now.Add(planShare*now.Sub(began))
+		b.next[key], b.rest = now.Add(planPause), now.Add(planShare*now.Sub(began))
 		if s.WakeAt != nil {
-			s.WakeAt(now.Add(max(time.Second, s.plans.rest.Sub(now)))) // for the next in line
-			s.WakeAt(s.plans.next[key])
+			s.WakeAt(now.Add(max(time.Second, b.rest.Sub(now)))) // for the next in line
+			s.WakeAt(b.next[key])
 		}
 	}, true
 }
@@ -128,7 +128,7 @@ func (s *Submitter) makeRoom(ctx context.Context, sub submission, row store.Job,
 	if s.Preemption.Off() {
 		return row, refusal, nil
 	}
-	planned, may := s.mayPlan(sub.key)
+	planned, may := s.mayPlan(&s.plans, sub.key)
 	if !may {
 		return row, refusal, nil
 	}

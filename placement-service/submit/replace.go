@@ -78,11 +78,12 @@ func (s *Submitter) Replace(ctx context.Context, key watch.JobKey) (done bool, e
 	return err == nil, err
 }
 
-// differ reports whether the newer injection allows a node that the older did not, or other devices.
+// differ reports whether the newer injection allows a node that the older did not, or other devices, or has another number
+// of an elastic gang's members.
 func differ(older, newer admission.Injection) bool {
 	for _, g := range newer.Groups {
 		old := groupOf(older, g.Group)
-		if old == nil {
+		if old == nil || g.Most > 0 && g.Count != old.Count {
 			return true
 		}
 		for _, node := range g.Plan.Nodes {

@@ -90,7 +90,10 @@ func (s *Submitter) retry(ctx context.Context, sub submission, row store.Job) (b
 		}
 		return err == nil && !result.Waiting, err
 	}
-	row, refusal, err := s.makeRoom(ctx, sub, row, refusalOf(found))
+	refusal, shrinks, err := s.shrinkFor(ctx, sub, row, found)
+	if err == nil && !shrinks {
+		row, refusal, err = s.makeRoom(ctx, sub, row, refusal)
+	}
 	if err == nil {
 		refusal, err = s.keepRoom(ctx, sub, row, found, refusal)
 	}

@@ -67,6 +67,7 @@ func (s *Submitter) sent(ctx context.Context, sub submission, row store.Job, fou
 	row.State = store.JobSubmitted
 	row.EvalID, _ = answer["EvalID"].(string)
 	s.switches.release(sub.key)
+	s.elastic.note(sub)
 	if s.Expect != nil && sub.reading.Asks() {
 		s.Expect(sub.key, row.EvalID)
 	}

@@ -84,6 +84,7 @@ type Submitter struct {
 	metrics  *metrics
 	locks    jobLocks
 	plans    planBook
+	elastic  elasticBook
 	partial  sync.Map // of gangs that Nomad could not place as a whole: watch.JobKey → time.Time when that was seen first
 	// afterwards is what is still to be written for jobs that were answered.
 	afterwards sync.WaitGroup

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -263,7 +265,7 @@ func (w *World) heard(now time.Time) (found bool) {
 // allocOf reads an allocation as it comes in an event.
 func allocOf(a *api.Allocation) *Alloc {
 	out := &Alloc{
-		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
+		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, Index: indexOf(a.Name), NodeID: a.NodeID,
 		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), Followup: a.FollowupEvalID, Next: a.NextAllocation, modify: a.ModifyIndex,
 	}
 	out.take(a.AllocatedResources)
@@ -273,11 +275,21 @@ func allocOf(a *api.Allocation) *Alloc {
 // allocOfStub reads an allocation as it comes in a list.
 func allocOfStub(a *api.AllocationListStub) *Alloc {
 	out := &Alloc{
-		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, NodeID: a.NodeID,
+		ID: a.ID, Job: JobKey{a.Namespace, a.JobID}, Group: a.TaskGroup, Index: indexOf(a.Name), NodeID: a.NodeID,
 		Client: a.ClientStatus, Desired: a.DesiredStatus, Started: startOf(a.TaskStates), Followup: a.FollowupEvalID, Next: a.NextAllocation, modify: a.ModifyIndex,
 	}
 	out.take(a.AllocatedResources)
 	return out
+}
+
+// indexOf is the number at the end of an allocation's name: train.workers[3].
+func indexOf(name string) int {
+	at := strings.LastIndexByte(name, '[')
+	n, err := strconv.Atoi(strings.TrimSuffix(name[at+1:], "]"))
+	if at < 0 || err != nil {
+		return 0
+	}
+	return n
 }
 
 // startOf is when the first task of an allocation started.

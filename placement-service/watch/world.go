@@ -55,6 +55,7 @@ type Alloc struct {
 	ID        string
 	Job       JobKey
 	Group     string // task group
+	Index     int    // in its group, which is in Nomad's name for it
 	NodeID    string
 	Client    string    // client status
 	Desired   string    // desired status

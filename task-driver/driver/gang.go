@@ -27,6 +27,7 @@ type GangConfig struct {
 	Mode         string `codec:"mode"`
 	OnLost       string `codec:"on_lost"`
 	StartTimeout string `codec:"start_timeout"`
+	Min          int    `codec:"min"`
 }
 
 // gangSchema is the schema of GangConfig.
@@ -35,6 +36,7 @@ func gangSchema() *hclspec.Spec {
 	for _, name := range []string{"framework", "level", "mode", "on_lost", "start_timeout"} {
 		fields[name] = nomadplugin.Attr(name, "string", false)
 	}
+	fields["min"] = nomadplugin.Attr("min", "number", false)
 	return nomadplugin.Object(fields)
 }
 

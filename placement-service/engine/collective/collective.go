@@ -43,6 +43,7 @@ type Gang struct {
 	Vendor    accel.Vendor
 	Members   []Member
 	Min       int    // the fewest members it may run with; 0 stands for all
+	Most      int    // how many it may come to have; 0 for no more than it has
 	Port      int    // of the first member, for the rendezvous; 0 when that is known only when it runs
 	Interface string // network interface that the members talk over; empty leaves it to the library
 }
@@ -155,8 +156,8 @@ func (g *Gang) ranks(s *Setting, member, first int) {
 	}
 	set("PET_NPROC_PER_NODE", cards)
 	set("PET_RDZV_ID", fmt.Sprintf("%s-%d", g.ID, g.Attempt))
-	if g.Min > 0 && g.Min < len(g.Members) {
-		set("PET_NNODES", fmt.Sprintf("%d:%d", g.Min, len(g.Members)))
+	if most := max(g.Most, len(g.Members)); g.Min > 0 && g.Min < most {
+		set("PET_NNODES", fmt.Sprintf("%d:%d", g.Min, most))
 		set("PET_RDZV_BACKEND", "c10d")
 		set("PET_RDZV_ENDPOINT", g.address(0)+":"+g.port())
 		return

@@ -43,11 +43,14 @@ func TestSettings(t *testing.T) {
 	t.Parallel()
 	elastic := two(DDP, accel.NVIDIA)
 	elastic.Min, elastic.Attempt = 1, 3
+	growing := elastic
+	growing.Min, growing.Most = 2, 6
 	oneNode := two(FSDP, accel.NVIDIA)
 	oneNode.Members[1].Node = "node-a"
 	for name, g := range map[string]Gang{
 		"ddp-nvidia":        two(DDP, accel.NVIDIA),
 		"ddp-elastic":       elastic,
+		"ddp-growing":       growing,
 		"fsdp-one-node":     oneNode,
 		"fsdp-amd":          two(FSDP, accel.AMD),
 		"deepspeed-unknown": unknown(two(DeepSpeed, accel.NVIDIA)),
