@@ -15,9 +15,10 @@ import (
 	"github.com/heteroflow/heteroflow/placement-service/watch"
 )
 
-// Whatever order members come, end, are lost and come back in: a start has each rank once, nobody begins while fewer than all
-// are there, with restart_gang never two starts run side by side, a member that ended with success is not missed, and a
-// gang of which one was lost while others run is not left as it is.
+// Whatever order members come, end, are lost and come back in, and however often an elastic gang is made larger and smaller: a
+// start has each rank once, nobody begins while fewer than all are there, and never fewer than the fewest; with restart_gang
+// never two starts run side by side, a member that ended with success is not missed, and a gang of which one was lost
+// while others run is not left as it is.
 func TestNext_Property(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -25,6 +26,10 @@ func TestNext_Property(t *testing.T) {
 			Members: rapid.IntRange(1, 5).Draw(t, "members"), Framework: "ddp", StartSeconds: rapid.IntRange(1, 40).Draw(t, "timeout"),
 			OnLost: rapid.SampledFrom(grant.OnLostPolicies).Draw(t, "policy"),
 		}
+		if g.OnLost != grant.FailGang && rapid.Bool().Draw(t, "elastic") {
+			g.Min = rapid.IntRange(1, g.Members).Draw(t, "least")
+		}
+		size := g.Members
 		var plan []engine.Member
 		for i := range g.Members {
 			plan = append(plan, engine.Member{Group: "g", NodeID: fmt.Sprint("n", i%3)})
@@ -33,7 +38,16 @@ func TestNext_Property(t *testing.T) {
 		all := map[string]came{}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 12).Draw(t, "seconds")) * time.Second)
-			i := rapid.IntRange(0, g.Members-1).Draw(t, "who")
+			if g.Min > 0 && rapid.IntRange(0, 9).Draw(t, "resized") == 0 {
+				size = rapid.IntRange(g.Min, g.Members).Draw(t, "size")
+				for id, c := range all { // Nomad ends the highest indexes
+					if c.said.Index >= size && c.fate == watch.FateRuns {
+						c.fate = watch.FateLost
+						all[id] = c
+					}
+				}
+			}
+			i := rapid.IntRange(0, size-1).Draw(t, "who")
 			alloc := fmt.Sprint("a", i, "-", rapid.IntRange(0, 1).Draw(t, "life"))
 			what := rapid.SampledFrom([]string{"come", "come", "come", "sign", "lose", "end"}).Draw(t, "what")
 			done := slices.ContainsFunc(slices.Collect(maps.Values(all)), func(c came) bool { return c.said.Index == i && c.fate == watch.FateDone })
@@ -58,6 +72,7 @@ func TestNext_Property(t *testing.T) {
 				all[alloc] = c
 			}
 			s := scene{gang: g, all: slices.Collect(maps.Values(all)), now: now}
+			s.gang.Members = size
 			for _, c := range all {
 				if c.fate == watch.FateRuns {
 					s.crew++
@@ -74,9 +89,12 @@ func TestNext_Property(t *testing.T) {
 			case start:
 				members := step.members
 				if step.whole {
-					members = ranked(plan, members)
-					if len(members) != g.Members {
-						t.Fatalf("%d of %d begin", len(members), g.Members)
+					members = ranked(plan[:size], members)
+					if g.Min > 0 {
+						members = rooted(members)
+					}
+					if len(members) != size || size < g.Min {
+						t.Fatalf("%d of %d begin, %d at least", len(members), size, g.Min)
 					}
 				}
 				ranks := map[int]bool{}
@@ -97,7 +115,7 @@ func TestNext_Property(t *testing.T) {
 					all[c.alloc] = c
 				}
 			case recall:
-				if g.OnLost != grant.RestartGang {
+				if g.OnLost != grant.RestartGang && (g.Min == 0 || !s.rootless(p)) {
 					t.Fatalf("called back with %s", g.OnLost)
 				}
 				for id, c := range all {

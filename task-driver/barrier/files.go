@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"slices"
@@ -20,7 +21,7 @@ func WriteFiles(dir string, files map[string]string) (err error) {
 		return fmt.Errorf("open the task's local folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	for _, name := range sorted(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if err := root.MkdirAll(path.Dir(name), 0o755); err != nil {
 			return fmt.Errorf("make the folder of %s: %w", name, err)
 		}
@@ -32,13 +33,4 @@ func WriteFiles(dir string, files map[string]string) (err error) {
 		}
 	}
 	return nil
-}
-
-func sorted(files map[string]string) []string {
-	var names []string
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
