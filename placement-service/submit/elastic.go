@@ -301,6 +301,9 @@ func (s *Submitter) shrinkFor(ctx context.Context, sub submission, row store.Job
 	if err != nil || len(keys) == 0 {
 		return refusal, false, err
 	}
+	if open, err := s.openEviction(ctx, sub.key); err != nil || open != nil {
+		return refusal, false, err // its room is being made already
+	}
 	planned, may := s.mayPlan(&s.elastic.plans, sub.key)
 	if !may {
 		return refusal, false, nil
