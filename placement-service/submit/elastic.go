@@ -138,7 +138,7 @@ func (s *Submitter) elasticNow(ctx context.Context, key watch.JobKey) (g elastic
 		return g, false, nil
 	}
 	for _, a := range s.World.LiveAllocs(key) {
-		if a.Group == g.group.Group && a.Desired == "run" {
+		if a.Group == g.group.Group && a.Stays() {
 			g.lively = append(g.lively, a)
 		}
 	}
@@ -345,7 +345,7 @@ func (s *Submitter) planShrink(ctx context.Context, sub submission, row store.Jo
 			continue
 		}
 		for _, a := range s.liveDevices(key) {
-			if a.Desired != "run" {
+			if !a.Stays() {
 				leaving = append(leaving, allocationOf(a, g.row, victimFacts{}, now))
 			}
 		}
