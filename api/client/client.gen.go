@@ -934,8 +934,20 @@ type Placement struct {
 type Plugin struct {
 	Description *string `json:"description,omitempty"`
 	Enabled     bool    `json:"enabled"`
-	Name        string  `json:"name"`
-	Weight      float64 `json:"weight"`
+
+	// Limits Of the plugin load. 0 is no limit; what is left out stays as it is. When all are 0 the defaults hold.
+	Limits *PluginLimits `json:"limits,omitempty"`
+	Name   string        `json:"name"`
+	Weight float64       `json:"weight"`
+}
+
+// PluginLimits Of the plugin load. 0 is no limit; what is left out stays as it is. When all are 0 the defaults hold.
+type PluginLimits struct {
+	CardCelsius    *float64 `json:"card_celsius,omitempty"`
+	CardComputePct *float64 `json:"card_compute_pct,omitempty"`
+	CardMemoryPct  *float64 `json:"card_memory_pct,omitempty"`
+	NodeComputePct *float64 `json:"node_compute_pct,omitempty"`
+	NodeMemoryPct  *float64 `json:"node_memory_pct,omitempty"`
 }
 
 // PluginList defines model for PluginList.
@@ -945,8 +957,11 @@ type PluginList struct {
 
 // PluginUpdate defines model for PluginUpdate.
 type PluginUpdate struct {
-	Enabled *bool    `json:"enabled,omitempty"`
-	Weight  *float64 `json:"weight,omitempty"`
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// Limits Of the plugin load. 0 is no limit; what is left out stays as it is. When all are 0 the defaults hold.
+	Limits *PluginLimits `json:"limits,omitempty"`
+	Weight *float64      `json:"weight,omitempty"`
 }
 
 // PluginVersion defines model for PluginVersion.

@@ -1,6 +1,10 @@
 package device
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/heteroflow/heteroflow/internal/accel"
+)
 
 // cardMetric is one number that is told of a card, by whichever brand knows it. A number that a card does not report is
 // absent: unknown is not zero.
@@ -17,11 +21,11 @@ func (m cardMetric) counter() bool { return strings.HasSuffix(m.metric, "_total"
 
 // cardMetrics are the numbers of every card, the same for every brand.
 var cardMetrics = []cardMetric{
-	{"utilization", "%", "heteroflow_card_utilization_ratio", 0.01, "Share of time in which work ran on the card", func(s state) *float64 { return s.UtilizationPct }},
+	{accel.StatUtilization, "%", "heteroflow_card_utilization_ratio", 0.01, "Share of time in which work ran on the card", func(s state) *float64 { return s.UtilizationPct }},
 	{"memory_utilization", "%", "heteroflow_card_memory_utilization_ratio", 0.01, "Share of time in which the card's memory was read or written", func(s state) *float64 { return s.MemoryUtilizationPct }},
 	{"memory_size", "MiB", "heteroflow_card_memory_size_bytes", mebibyte, "Memory of the card", func(s state) *float64 { return count(s.MemoryMiB) }},
-	{"memory", "MiB", "heteroflow_card_memory_used_bytes", mebibyte, "Memory of the card that is in use", func(s state) *float64 { return count(s.MemoryUsedMiB) }},
-	{"temperature", "C", "heteroflow_card_temperature_celsius", 1, "Temperature of the card", func(s state) *float64 { return s.TemperatureC }},
+	{accel.StatMemory, "MiB", "heteroflow_card_memory_used_bytes", mebibyte, "Memory of the card that is in use", func(s state) *float64 { return count(s.MemoryUsedMiB) }},
+	{accel.StatTemperature, "C", "heteroflow_card_temperature_celsius", 1, "Temperature of the card", func(s state) *float64 { return s.TemperatureC }},
 	{"memory_temperature", "C", "heteroflow_card_memory_temperature_celsius", 1, "Temperature of the card's memory", func(s state) *float64 { return s.MemoryTemperatureC }},
 	{"power", "W", "heteroflow_card_power_watts", 1, "Power the card draws", func(s state) *float64 { return s.PowerW }},
 	{"power_limit", "W", "heteroflow_card_power_limit_watts", 1, "Power the card may draw", func(s state) *float64 { return s.PowerLimitW }},

@@ -214,7 +214,7 @@ func (s state) stats(at time.Time) *devicepb.DeviceStats {
 		if s.MemoryMiB != nil {
 			summary.IntDenominatorVal = wrapperspb.Int64(int64(*s.MemoryMiB))
 		}
-		values["memory"] = summary
+		values[accel.StatMemory] = summary
 	}
 	return &devicepb.DeviceStats{Summary: summary, Stats: &structspb.StatObject{Attributes: values}, Timestamp: timestamppb.New(at)}
 }

@@ -25,6 +25,13 @@ const (
 	AttrState      = "state"          // ok or bad; mirrors health, so that Nomad's computed class changes with it
 )
 
+// Names of the live numbers of a card that placement looks at, among those that the device plugin tells.
+const (
+	StatUtilization = "utilization" // share of time in which work ran on the card, percent
+	StatMemory      = "memory"      // memory in use of all the card has, MiB
+	StatTemperature = "temperature" // of the card, °C
+)
+
 // Values of AttrState and AttrPolicy.
 const (
 	StateOK     = "ok"

@@ -7,6 +7,9 @@ import (
 // SetFault sets what goes wrong on a simulated node; the zero Fault ends it.
 func (e *Engine) SetFault(nodeID string, f Fault) { e.sim.SetFault(nodeID, f) }
 
+// SetStats sets what a simulated node measures of itself, which must not be changed afterwards; nil sets nothing.
+func (e *Engine) SetStats(nodeID string, s *api.HostStats) { e.sim.SetStats(nodeID, s) }
+
 // SetNodeDown marks a node as lost, as a missed heartbeat does, or as back.
 func (e *Engine) SetNodeDown(nodeID string, down bool) error {
 	if down {

@@ -48,6 +48,15 @@ func (c *Client) Node(ctx context.Context, id string) (*api.Node, error) {
 	return &out, nil
 }
 
+// HostStats is what a node measures of itself and of its devices now. Nomad's server asks the node.
+func (c *Client) HostStats(ctx context.Context, nodeID string) (*api.HostStats, error) {
+	var out api.HostStats
+	if _, err := c.api.Raw().Query("/v1/client/stats?node_id="+url.QueryEscape(nodeID), &out, query(ctx, "")); err != nil {
+		return nil, fmt.Errorf("get statistics of node %s: %w", nodeID, err)
+	}
+	return &out, nil
+}
+
 // Allocs lists the allocations of every namespace with their resources, and the index the list is true for.
 func (c *Client) Allocs(ctx context.Context) ([]*api.AllocationListStub, uint64, error) {
 	var out []*api.AllocationListStub

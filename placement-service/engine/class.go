@@ -145,11 +145,19 @@ func (c *Cluster) state(at int) string {
 		used  int
 		cards uint64 // a sum that tells how the cards are taken
 		held  uint32 // by which tenants
+		hot   bool   // its card is over a limit of load
+	}
+	limited := c.limits != Limits{}
+	if limited {
+		key = truth(key, c.limits.node(n))
 	}
 	var few [16]pool
 	all := few[:0]
 	for i := range n.Pools {
 		one := pool{class: c.traits[at].pools[i], used: n.Pools[i].Used, held: c.heldBy(n, &n.Pools[i])}
+		if limited {
+			one.hot = c.limits.card(&n.Pools[i])
+		}
 		linked := n.Pools[i].linked()
 		for j := range n.Pools[i].Cards {
 			used := uint64(n.Pools[i].Cards[j].UsedUnits)
@@ -170,6 +178,11 @@ func (c *Cluster) state(at int) string {
 			return -1
 		case a.cards > b.cards:
 			return 1
+		case a.hot != b.hot:
+			if a.hot {
+				return 1
+			}
+			return -1
 		}
 		return int(a.held) - int(b.held)
 	})
@@ -178,6 +191,9 @@ func (c *Cluster) state(at int) string {
 		key = binary.AppendVarint(key, int64(p.used))
 		key = binary.LittleEndian.AppendUint64(key, p.cards)
 		key = binary.AppendUvarint(key, uint64(p.held))
+		if limited {
+			key = truth(key, p.hot)
+		}
 	}
 	c.key = key
 	return string(key)

@@ -28,6 +28,7 @@ type Cluster struct {
 	named   map[string]bool         // tenants that nodes name, and those that have something on many
 	watched map[string]bool         // keys of attributes that some request or plugin looked at
 	auto    int                     // pools whose form can be switched
+	limits  Limits                  // of load, by which nodes and pools are told apart
 	catalog *Catalog                // nil when it has to be made anew
 	judge   *judge
 	index   *index.Index[string, string, worth]
@@ -241,6 +242,17 @@ func (c *Cluster) watch(keys []string) bool {
 		c.index.Set(at, c.state(at))
 	}
 	return true
+}
+
+// limit has nodes told apart by whether they are over these limits, and by nothing else of their load.
+func (c *Cluster) limit(l Limits) {
+	if c.limits == l {
+		return
+	}
+	c.limits = l
+	for _, at := range c.numbers {
+		c.index.Set(at, c.state(at))
+	}
 }
 
 // attributesOf are the keys that the constraints name. ok is false when one tells every node from all others.

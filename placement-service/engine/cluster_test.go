@@ -25,12 +25,25 @@ func drawSingle(t *rapid.T) Request {
 	return r
 }
 
+// drawLoad is a load of which something may not be known.
+func drawLoad(t *rapid.T, of string) *Load {
+	if rapid.IntRange(0, 2).Draw(t, "load of "+of) > 0 {
+		return nil
+	}
+	value := func(what string) *float64 {
+		return rapid.SampledFrom([]*float64{nil, new(0.0), new(40.0), new(75.0), new(99.0)}).Draw(t, what+" of "+of)
+	}
+	return &Load{ComputePct: value("compute"), MemoryPct: value("memory"), Celsius: value("celsius")}
+}
+
 // TestDecideOn_IsDecide: while nodes come, change and go, a cluster gives the decision of its snapshot.
 func TestDecideOn_IsDecide(t *testing.T) {
 	t.Parallel()
 	engines := []*Engine{
 		New(Config{}), New(Config{Learnt: learntSome()}), New(Config{Learnt: learntSome(), Level: 4}),
 		New(Config{Plugins: []PluginSetting{{Name: "spread", Enabled: true, Weight: 1}}}), New(Config{}).With(notOnNode("n2"), 0),
+		New(Config{Plugins: []PluginSetting{{Name: LoadPlugin, Enabled: true, Limits: Limits{CardComputePct: 80, NodeComputePct: 50}}}}),
+		New(Config{Plugins: []PluginSetting{{Name: LoadPlugin, Enabled: true, Limits: Limits{CardCelsius: 60, CardMemoryPct: 70}}}, Learnt: learntSome()}),
 	}
 	indexed, several, all := 0, 0, 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -47,7 +60,14 @@ func TestDecideOn_IsDecide(t *testing.T) {
 				n.Name = name
 				n.Attrs = map[string]string{"meta.rack": rapid.SampledFrom([]string{"r1", "r2"}).Draw(t, "rack"), "meta.row": "r2", "attr.unique.ip": name}
 				n.Runtimes = rapid.SampledFrom([]map[string]bool{nil, {"docker": true}, {"docker": false}}).Draw(t, "runtimes")
-				c.Set(snapshotOf(n).Nodes[0])
+				n.Load = drawLoad(t, "node")
+				whole := snapshotOf(n).Nodes[0]
+				for i := range whole.Pools {
+					for j := range whole.Pools[i].Cards {
+						whole.Pools[i].Cards[j].Load = drawLoad(t, "card")
+					}
+				}
+				c.Set(whole)
 			}
 			r := drawSingle(t)
 			switch rapid.IntRange(0, 5).Draw(t, "several") {

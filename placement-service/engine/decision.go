@@ -131,6 +131,7 @@ const (
 	CodeForm           Code = "form"            // cards are offered in a form that does not serve the ask
 	CodeQoS            Code = "qos"             // cards cannot isolate as asked
 	CodeShareTenant    Code = "share_tenant"    // what is free is beside shares of another tenant
+	CodeLoad           Code = "load"            // what has room is busier, fuller or hotter than its limit
 	CodeMemory         Code = "memory"          // no card has enough free memory
 	CodeCount          Code = "count"           // too few free cards
 	CodeModelsDiffer   Code = "models_differ"   // enough free cards, but of different models
@@ -150,7 +151,7 @@ const (
 // codes lists the reasons of a node in the order in which they are checked.
 var codes = []Code{
 	CodeOffline, CodeTenant, CodeDatacenter, CodeNodePool, CodeConstraint, CodeDriverMissing, CodeRuntimeMissing, CodeNoCards, CodeBrand, CodeModel, CodeForm,
-	CodeQoS, CodeShareTenant, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDisk, CodeDistinctHosts, CodeAntiAffinity,
+	CodeQoS, CodeShareTenant, CodeLoad, CodeMemory, CodeCount, CodeModelsDiffer, CodeCPU, CodeNodeMemory, CodeDisk, CodeDistinctHosts, CodeAntiAffinity,
 	CodeOneNode, CodeOneSpec,
 }
 

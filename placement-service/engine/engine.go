@@ -27,6 +27,26 @@ type PluginSetting struct {
 	Name    string  `json:"name"`
 	Enabled bool    `json:"enabled"`
 	Weight  float64 `json:"weight"` // of scorers; filters ignore it
+	// Limits are of the plugin load; when none is set, DefaultLimits hold.
+	Limits Limits `json:"limits,omitzero"`
+}
+
+// Complete takes what is not set of limits from the defaults of the plugin.
+func (s PluginSetting) Complete(defaults PluginSetting) PluginSetting {
+	if s.Limits == (Limits{}) {
+		s.Limits = defaults.Limits
+	}
+	return s
+}
+
+// limits are those of the plugin load.
+func (c *Config) limits() Limits {
+	for _, s := range c.Plugins {
+		if s.Name == LoadPlugin && s.Limits != (Limits{}) {
+			return s.Limits
+		}
+	}
+	return DefaultLimits()
 }
 
 // Engine decides. It is safe for concurrent use.
@@ -41,7 +61,8 @@ type Engine struct {
 	// Of all plugins: whether each is Impersonal, and the attributes at which they look.
 	impersonal bool
 	attributes []string
-	apart      bool // share_tenant takes part
+	apart      bool   // share_tenant takes part
+	limits     Limits // of load, when it takes part
 	now        func() int64
 	scratch    *sync.Pool // of *work
 }
@@ -70,7 +91,7 @@ func New(cfg Config) *Engine {
 		setting := r.setting
 		for _, s := range cfg.Plugins {
 			if s.Name == setting.Name {
-				setting = s
+				setting = s.Complete(setting)
 			}
 		}
 		e.set = append(e.set, setting)
@@ -98,7 +119,7 @@ func (e *Engine) With(p Plugin, weight float64) *Engine {
 func (e *Engine) clone() *Engine {
 	return &Engine{
 		plugins: slices.Clone(e.plugins), filters: slices.Clone(e.filters), rooms: slices.Clone(e.rooms), scorers: slices.Clone(e.scorers),
-		set: e.set, learnt: e.learnt, level: e.level, impersonal: e.impersonal, attributes: e.attributes, apart: e.apart, now: e.now, scratch: e.scratch,
+		set: e.set, learnt: e.learnt, level: e.level, impersonal: e.impersonal, attributes: e.attributes, apart: e.apart, limits: e.limits, now: e.now, scratch: e.scratch,
 	}
 }
 
@@ -107,6 +128,9 @@ func (e *Engine) add(p Plugin, weight float64) {
 	e.know(p)
 	if _, is := p.(shareTenant); is {
 		e.apart = true
+	}
+	if l, is := p.(loadLimit); is {
+		e.limits = l.limits
 	}
 	e.plugins = append(e.plugins, m)
 	if f, ok := p.(FilterPlugin); ok {

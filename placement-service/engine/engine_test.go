@@ -63,7 +63,7 @@ func TestNew_Plugins(t *testing.T) {
 	if d := New(Config{}).Decide(s, r); d.Placed {
 		t.Error("placed on a brand that was not asked for")
 	}
-	off := Config{Plugins: []PluginSetting{{Name: "gpu_filter"}, {Name: "share_tenant"}, {Name: "resource_filter"}, {Name: "potential"}, {Name: "no such plugin", Enabled: true}}}
+	off := Config{Plugins: []PluginSetting{{Name: "gpu_filter"}, {Name: "share_tenant"}, {Name: "load"}, {Name: "resource_filter"}, {Name: "potential"}, {Name: "no such plugin", Enabled: true}}}
 	if d := New(off).Decide(s, r); !d.Placed {
 		t.Errorf("gpu_filter is off: %s", d.Refusal.Sentence)
 	}
@@ -71,7 +71,7 @@ func TestNew_Plugins(t *testing.T) {
 	if d := New(off).Decide(s, r); d.Placed {
 		t.Error("without filters a card is given more than it has")
 	}
-	want := []string{"gpu_filter", "share_tenant", "resource_filter", "potential", "binpack", "spread", "nvlink", "topology", "rdma"}
+	want := []string{"gpu_filter", "share_tenant", "load", "resource_filter", "potential", "binpack", "spread", "nvlink", "topology", "rdma"}
 	var got []string
 	for _, p := range DefaultPlugins() {
 		got = append(got, p.Name)

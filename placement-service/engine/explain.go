@@ -119,6 +119,10 @@ func (w *work) taskLack(node, t int) lack {
 			l.better(CodeShareTenant, pool, -1)
 			continue
 		}
+		if w.loaded(node, p) {
+			l.better(CodeLoad, pool, -1)
+			continue
+		}
 		n := w.fits(node, t, p)
 		like := n
 		if all += n; n > 0 && ask.Count > 1 {
@@ -151,7 +155,7 @@ func (w *work) taskLack(node, t int) lack {
 func (w *work) fits(node, t, p int) int {
 	ask, pool, free := w.tasks[t].Ask, w.pool(node, p), w.free(node, p)
 	switch {
-	case w.why[t][p] != "" || w.strange(node, p):
+	case w.why[t][p] != "" || w.strange(node, p) || w.loaded(node, p):
 		return 0
 	case ask.Whole() && (pool.Form == accel.Whole || pool.Form == accel.Partition):
 		return free
@@ -299,6 +303,8 @@ func (w *work) whyNot(l lack, node string, ask accel.Ask) string {
 	case CodeShareTenant:
 		return fmt.Sprintf("a card serves one tenant at a time, and what is free is beside shares of other tenants, such as on %s of node %s: "+
 			"it starts when one of them is empty, or when heteroflow_share_tenants in the node's meta puts the tenants in one group", l.pool.Name, node)
+	case CodeLoad:
+		return "what has room is over its load limit: " + w.e.limits.say(n, l.pool)
 	case CodeModelsDiffer:
 		return fmt.Sprintf("node %s has as many that would do, but of different models, and one ask takes cards of one model", node)
 	case CodeDistinctHosts:
@@ -365,6 +371,8 @@ func (w *work) example(l lack) string {
 		return fmt.Sprintf("%s: %s has %s free", name, l.pool.Name, accel.FormatMiB(uint64(max(0, l.have))))
 	case l.code == CodeCount:
 		return fmt.Sprintf("%s: %d free", name, max(0, l.have))
+	case l.code == CodeLoad:
+		return w.e.limits.say(n, l.pool)
 	case l.pool != nil:
 		return name + ": " + l.pool.Name
 	}

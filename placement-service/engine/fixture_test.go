@@ -21,6 +21,7 @@ type testCard struct {
 	Partition string       `json:"partition"` // " MIG 1g.10gb"
 	Rounding  string       `json:"rounding"`  // as in the attribute
 	Holders   []Holder     `json:"holders"`
+	Load      *Load        `json:"load"` // of every one
 }
 
 type testNode struct {
@@ -36,6 +37,7 @@ type testNode struct {
 	Runtimes   map[string]bool   `json:"runtimes"`
 	Tenants    []string          `json:"tenants"`
 	Beside     []string          `json:"beside"`
+	Load       *Load             `json:"load"`
 	Cards      []testCard        `json:"cards"`
 }
 
@@ -46,7 +48,7 @@ func snapshotOf(nodes ...testNode) Snapshot {
 		n := Node{
 			ID: "id-" + t.Name, Name: t.Name, Datacenter: or(t.Datacenter, "dc1"), Pool: t.Pool, Ready: !t.Offline,
 			CPUMHz: or(t.CPU, 64000), MemoryMiB: or(t.Memory, 512<<10), DiskMiB: t.Disk, Attrs: t.Attrs,
-			Drivers: map[string]bool{"heteroflow": !t.NoDriver, "docker": true}, Runtimes: t.Runtimes, Tenants: t.Tenants, Beside: t.Beside,
+			Drivers: map[string]bool{"heteroflow": !t.NoDriver, "docker": true}, Runtimes: t.Runtimes, Tenants: t.Tenants, Beside: t.Beside, Load: t.Load,
 		}
 		for _, c := range t.Cards {
 			n.addCard(c)
@@ -80,6 +82,9 @@ func (n *Node) addCard(c testCard) {
 		p.Name, p.UnitMiB = c.Model+"-"+accel.ShortID(c.Vendor, uuid(0)), uint64(c.Unit)
 		p.Total = int(mib) / c.Unit
 		p.Cards = []Card{{UUID: uuid(0), Index: first, Healthy: true, MemoryMiB: mib, Units: p.Total, UsedUnits: c.Used}}
+	}
+	for i := range p.Cards {
+		p.Cards[i].Load = c.Load
 	}
 	rules, err := accel.ParseRounding(c.Rounding)
 	if err != nil {

@@ -206,6 +206,7 @@ func (j *judge) use(e *Engine) {
 	if j.e != e || len(j.ways) > math.MaxInt16/2 {
 		j.e, j.ways, j.numbers = e, nil, map[wayKey]int16{}
 		j.epoch++
+		j.c.limit(e.limits)
 	}
 }
 

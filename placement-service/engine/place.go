@@ -349,7 +349,8 @@ func (w *work) repeats(it item, p int) bool {
 		return false
 	}
 	for q := range p {
-		if w.kin[q] == w.kin[p] && w.pool(0, q).Used == w.pool(0, p).Used && slices.Equal(w.pool(0, q).Holders, w.pool(0, p).Holders) {
+		if w.kin[q] == w.kin[p] && w.pool(0, q).Used == w.pool(0, p).Used && w.loaded(0, q) == w.loaded(0, p) &&
+			slices.Equal(w.pool(0, q).Holders, w.pool(0, p).Holders) {
 			return true
 		}
 	}

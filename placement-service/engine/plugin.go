@@ -75,6 +75,7 @@ func registry(cfg Config) []registered {
 	return append([]registered{
 		{gpuFilter{}, PluginSetting{Name: "gpu_filter", Enabled: true}},
 		{shareTenant{}, PluginSetting{Name: "share_tenant", Enabled: true}},
+		{loadLimit{limits: cfg.limits()}, PluginSetting{Name: LoadPlugin, Enabled: false, Limits: DefaultLimits()}},
 		{resourceFilter{}, PluginSetting{Name: "resource_filter", Enabled: true}},
 		{potentialScore{learnt: cfg.Learnt, level: cfg.Level}, PluginSetting{Name: "potential", Enabled: true, Weight: 1}},
 		{binpack{}, PluginSetting{Name: "binpack", Enabled: false, Weight: 1}},

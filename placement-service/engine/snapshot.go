@@ -27,6 +27,7 @@ type Node struct {
 	UsedCPUMHz    int               `json:"used_cpu_mhz,omitempty"`
 	UsedMemoryMiB int               `json:"used_memory_mib,omitempty"`
 	UsedDiskMiB   int               `json:"used_disk_mib,omitempty"`
+	Load          *Load             `json:"load,omitempty"` // nil when not known
 	Pools         []Pool            `json:"pools,omitempty"`
 	Drivers       map[string]bool   `json:"drivers,omitempty"` // detected and healthy task drivers
 	// Runtimes are those that our driver says it has. A driver that says nothing of any leaves it empty, and the node
@@ -83,6 +84,7 @@ type Card struct {
 	NIC     string `json:"nic,omitempty"`      // nearest network card, such as mlx5_0
 	NICLink string `json:"nic_link,omitempty"` // how it is connected to it, as accel.Link writes it
 	NUMA    *int   `json:"numa,omitempty"`     // nil when not known
+	Load    *Load  `json:"load,omitempty"`     // nil when not known
 }
 
 // Free is the number of instances that nobody has taken, never negative.

@@ -124,7 +124,7 @@ func (m *memory) entry(l line) (Entry, bool) {
 func same(a, b *engine.Node) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.Datacenter == b.Datacenter && a.Pool == b.Pool && a.Class == b.Class &&
 		a.Ready == b.Ready && a.CPUMHz == b.CPUMHz && a.MemoryMiB == b.MemoryMiB && a.DiskMiB == b.DiskMiB &&
-		a.UsedCPUMHz == b.UsedCPUMHz && a.UsedMemoryMiB == b.UsedMemoryMiB && a.UsedDiskMiB == b.UsedDiskMiB &&
+		a.Load == b.Load && a.UsedCPUMHz == b.UsedCPUMHz && a.UsedMemoryMiB == b.UsedMemoryMiB && a.UsedDiskMiB == b.UsedDiskMiB &&
 		slices.Equal(a.Tenants, b.Tenants) && slices.Equal(a.Beside, b.Beside) && sameMap(a.Attrs, b.Attrs) && sameMap(a.Drivers, b.Drivers) && sameMap(a.Runtimes, b.Runtimes) &&
 		slices.EqualFunc(a.Pools, b.Pools, samePool)
 }

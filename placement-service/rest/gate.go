@@ -230,6 +230,8 @@ func problemOf(err error) *httpx.Problem {
 		return httpx.NewProblem(http.StatusBadGateway, "nomad_refused", answer.Text)
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, tuning.ErrUnknown), errors.Is(err, tuning.ErrNoVersion):
 		return httpx.NewProblem(http.StatusNotFound, "not_found", err.Error())
+	case errors.Is(err, tuning.ErrNoLimits):
+		return httpx.NewProblem(http.StatusBadRequest, "no_limits", err.Error())
 	case errors.Is(err, store.ErrBadCursor):
 		return httpx.NewProblem(http.StatusBadRequest, "bad_cursor", "cursor: use next_cursor of this list's page before")
 	case errors.Is(err, store.ErrInvalid):

@@ -19,6 +19,7 @@ var descriptions = map[string]string{
 	"binpack":         "prefers cards and nodes that are used already, so that whole ones stay free",
 	"spread":          "prefers cards and nodes that are free, so that a lost node costs less",
 	"gpu_filter":      "leaves out cards of another brand, model, form, isolation or with too little free memory",
+	"load":            "leaves out nodes and shared cards that are busier, fuller or hotter than its limits",
 	"share_tenant":    "leaves out cards with shares of another tenant, but for those of the node's sharing group",
 	"resource_filter": "leaves out nodes with too little processor or memory beside the cards",
 }
@@ -37,12 +38,37 @@ func pluginViews(list []engine.PluginSetting) []api.Plugin {
 }
 
 func pluginView(p engine.PluginSetting) api.Plugin {
-	return api.Plugin{Name: p.Name, Enabled: p.Enabled, Weight: p.Weight, Description: ref(descriptions[p.Name])}
+	out := api.Plugin{Name: p.Name, Enabled: p.Enabled, Weight: p.Weight, Description: ref(descriptions[p.Name])}
+	if p.Name == engine.LoadPlugin {
+		l := p.Limits
+		out.Limits = &api.PluginLimits{
+			CardComputePct: &l.CardComputePct, CardMemoryPct: &l.CardMemoryPct, CardCelsius: &l.CardCelsius,
+			NodeComputePct: &l.NodeComputePct, NodeMemoryPct: &l.NodeMemoryPct,
+		}
+	}
+	return out
+}
+
+// limitsChange sets the limits that are given.
+func limitsChange(given *api.PluginLimits) func(*engine.Limits) {
+	if given == nil {
+		return nil
+	}
+	return func(l *engine.Limits) {
+		for _, one := range []struct{ to, from *float64 }{
+			{&l.CardComputePct, given.CardComputePct}, {&l.CardMemoryPct, given.CardMemoryPct}, {&l.CardCelsius, given.CardCelsius},
+			{&l.NodeComputePct, given.NodeComputePct}, {&l.NodeMemoryPct, given.NodeMemoryPct},
+		} {
+			if one.from != nil {
+				*one.to = *one.from
+			}
+		}
+	}
 }
 
 // UpdatePlugin switches or weighs a plugin.
 func (s *server) UpdatePlugin(ctx context.Context, r api.UpdatePluginRequestObject) (api.UpdatePluginResponseObject, error) {
-	p, err := s.Tuning.Update(ctx, whoOf(ctx).User, r.Name, r.Body.Enabled, r.Body.Weight)
+	p, err := s.Tuning.Update(ctx, whoOf(ctx).User, r.Name, r.Body.Enabled, r.Body.Weight, limitsChange(r.Body.Limits))
 	if err != nil {
 		return nil, err
 	}

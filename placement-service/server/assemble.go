@@ -45,6 +45,7 @@ type parts struct {
 	scaler  *scale.Scaler
 	gangs   *gangs.Room
 	submit  *submit.Submitter
+	loads   *watch.Loads
 	handler http.Handler
 }
 
@@ -75,9 +76,10 @@ func assemble(ctx context.Context, c Config, db *store.Store, record *flight.Rec
 	}
 	world, view := watch.NewWorld(), ledger.New(db)
 	p.tuning.Cluster, p.tuning.Traffic = func() engine.Snapshot { return world.Snapshot(nil) }, world.Traffic
+	p.loads = &watch.Loads{Source: nomad, World: world, Engine: p.tuning.Engine, Room: func() { p.queue.Wake() }, Clock: c.Clock, Log: c.Log.Named("load")}
 	sub := submit.New(submit.Config{
 		Nomad: nomad, Store: db, World: world, Ledger: view, Engine: p.tuning.Engine, Observe: p.tuning.Observe, Key: key, Clock: c.Clock, Log: c.Log,
-		Preemption: c.Preemption, Patience: c.Patience, Signals: nomad,
+		Preemption: c.Preemption, Patience: c.Patience, Signals: nomad, Newest: p.loads.Newest,
 		Expect: func(job watch.JobKey, eval string) { p.watcher.Expect(job, eval) },
 		Wake:   func() { p.queue.Wake() },
 		WakeAt: func(at time.Time) { p.queue.WakeAt(at) },

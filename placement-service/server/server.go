@@ -129,6 +129,7 @@ func work(ctx context.Context, c Config, edge *edge) error {
 	g.Go(func() error { return p.meter.Run(ctx) })
 	g.Go(func() error { return p.scaler.Run(ctx) })
 	g.Go(func() error { return p.gangs.Run(ctx) })
+	g.Go(func() error { return p.loads.Run(ctx) })
 	err = g.Wait()
 	edge.drained() // answers in progress may still need the database
 	p.submit.Wait()

@@ -213,8 +213,33 @@ func (s *Submitter) placeOnce(ctx context.Context, p placing, stale []string) (p
 	if p.row == nil {
 		return result, nil
 	}
+	if why := s.overloaded(ctx, decision); why != "" {
+		return placed{}, fmt.Errorf("%s: %w", why, store.ErrConflict) // decided again, on what is known now
+	}
 	err = s.take(ctx, p, &result, open, append(kept, s.confirmed(p.key, claimsOf(decision), given)...))
 	return result, err
+}
+
+// overloaded looks at the newest load of the places of a decision once more, and says what is over its limit; empty when
+// nothing is, or when load does not matter.
+func (s *Submitter) overloaded(ctx context.Context, d engine.Decision) string {
+	e := s.Engine()
+	if s.Newest == nil || !e.LimitsLoad() {
+		return ""
+	}
+	claims := claimsOf(d)
+	var nodes []string
+	for _, c := range claims {
+		nodes = append(nodes, c.NodeID)
+	}
+	slices.Sort(nodes)
+	s.Newest(ctx, slices.Compact(nodes))
+	for _, c := range claims {
+		if why := s.World.Overloaded(e, c.NodeID, c.Group); why != "" {
+			return why
+		}
+	}
+	return ""
 }
 
 // ask is the request for the stale groups, the claims that the job keeps whatever is decided, and those that it

@@ -68,6 +68,8 @@ type Config struct {
 	Preemption Preemption
 	// Signals tells tasks that are going to be evicted to save their work; nil tells nobody.
 	Signals Signaller
+	// Newest reads the load of nodes once more before places on them are taken; nil where nobody looks at load.
+	Newest func(ctx context.Context, nodes []string)
 	// Wake is told that the queue has something to do.
 	Wake func()
 	// WakeAt is told when the queue will have something to do although nothing happens until then.

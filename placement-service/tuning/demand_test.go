@@ -71,7 +71,7 @@ func TestTuning_LearnsWhenEnoughWasAskedForAndTellsTheOthers(t *testing.T) {
 	if mine == nil || theirs == nil || !cmp.Equal(mine.Demand(), theirs.Demand()) {
 		t.Errorf("the engines score by %+v and %+v", mine.Demand(), theirs.Demand())
 	}
-	must(b.Update(ctx, "ann", "spread", new(true), nil))(t)
+	must(b.Update(ctx, "ann", "spread", new(true), nil, nil))(t)
 	if kept, _ := b.Engine().Learnt(); kept != theirs {
 		t.Error("a change of the plugins made what is remembered of the demand anew")
 	}

@@ -28,9 +28,10 @@ const Period = 400 * time.Millisecond
 // written stays: whoever writes the next first has it, so that two instances never lose each other's change.
 const setting = "engine.plugins/"
 
-// ErrUnknown says that there is no such plugin, ErrNoVersion that there is no such version.
+// ErrUnknown says that there is no such plugin, ErrNoLimits that it has no limits, ErrNoVersion that there is no such version.
 var (
 	ErrUnknown   = errors.New("no such plugin")
+	ErrNoLimits  = errors.New("the plugin has no limits: those of load are in the plugin " + engine.LoadPlugin)
 	ErrNoVersion = errors.New("no such version of the plugin settings")
 )
 
@@ -100,7 +101,7 @@ func (t *Tuning) Current() Version {
 }
 
 // Update changes one plugin; nil leaves a value as it is. ErrUnknown says that there is none of the name.
-func (t *Tuning) Update(ctx context.Context, by, name string, enabled *bool, weight *float64) (engine.PluginSetting, error) {
+func (t *Tuning) Update(ctx context.Context, by, name string, enabled *bool, weight *float64, limits func(*engine.Limits)) (engine.PluginSetting, error) {
 	var changed engine.PluginSetting
 	err := t.change(ctx, by, func(v *Version) error {
 		at := slices.IndexFunc(v.Plugins, func(p engine.PluginSetting) bool { return p.Name == name })
@@ -112,6 +113,12 @@ func (t *Tuning) Update(ctx context.Context, by, name string, enabled *bool, wei
 		}
 		if weight != nil {
 			v.Plugins[at].Weight = *weight
+		}
+		if limits != nil {
+			if name != engine.LoadPlugin {
+				return fmt.Errorf("plugin %q: %w", name, ErrNoLimits)
+			}
+			limits(&v.Plugins[at].Limits)
 		}
 		changed = v.Plugins[at]
 		return nil
@@ -219,7 +226,7 @@ func complete(v Version) Version {
 	list := engine.DefaultPlugins()
 	for i := range list {
 		if at := slices.IndexFunc(v.Plugins, func(p engine.PluginSetting) bool { return p.Name == list[i].Name }); at >= 0 {
-			list[i] = v.Plugins[at]
+			list[i] = v.Plugins[at].Complete(list[i])
 		}
 	}
 	v.Plugins = list

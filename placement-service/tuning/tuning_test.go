@@ -75,9 +75,9 @@ func TestTuning_VersionsAreKeptAndCanBeGoneBackTo(t *testing.T) {
 	k := newKept()
 	a, b := tuned(k), tuned(k)
 	ctx := t.Context()
-	must(a.Update(ctx, "ann", "binpack", nil, new(3.0)))(t)
-	must(b.Update(ctx, "bob", "spread", new(true), nil))(t)
-	must(a.Update(ctx, "ann", "binpack", nil, new(7.0)))(t)
+	must(a.Update(ctx, "ann", "binpack", nil, new(3.0), nil))(t)
+	must(b.Update(ctx, "bob", "spread", new(true), nil, nil))(t)
+	must(a.Update(ctx, "ann", "binpack", nil, new(7.0), nil))(t)
 	v := a.Current()
 	if v.Number != 3 || v.By != "ann" || !v.At.Equal(epoch) || weight(v, "binpack") != 7 || v.Of != nil {
 		t.Errorf("version in force: %+v", v)
@@ -100,11 +100,21 @@ func TestTuning_VersionsAreKeptAndCanBeGoneBackTo(t *testing.T) {
 			t.Errorf("version %d: %v", number, err)
 		}
 	}
-	if _, err := a.Update(ctx, "ann", "nothing", new(true), nil); !errors.Is(err, ErrUnknown) {
+	if _, err := a.Update(ctx, "ann", "nothing", new(true), nil, nil); !errors.Is(err, ErrUnknown) {
 		t.Errorf("unknown plugin: %v", err)
+	}
+	if _, err := a.Update(ctx, "ann", "spread", nil, nil, func(*engine.Limits) {}); !errors.Is(err, ErrNoLimits) {
+		t.Errorf("limits of a plugin without: %v", err)
 	}
 	if a.Current().Number != 5 {
 		t.Error("what was refused made a version")
+	}
+	load := must(a.Update(ctx, "ann", engine.LoadPlugin, new(true), nil, func(l *engine.Limits) { l.CardCelsius = 70 }))(t)
+	if want := engine.DefaultLimits(); load.Limits.CardCelsius != 70 || load.Limits.NodeComputePct != want.NodeComputePct || !a.Engine().LimitsLoad() {
+		t.Errorf("limits are %+v", load.Limits)
+	}
+	if old := must(a.Version(ctx, 1))(t); weight(old, engine.LoadPlugin) != 0 || old.Plugins[slices.IndexFunc(old.Plugins, func(p engine.PluginSetting) bool { return p.Name == engine.LoadPlugin })].Limits != engine.DefaultLimits() {
+		t.Errorf("an earlier version has %+v", old.Plugins)
 	}
 }
 
@@ -118,7 +128,7 @@ func TestTuning_ChangesAtOnceAreAllKept(t *testing.T) {
 		all.Go(func() {
 			own := tuned(k)
 			for n := range 25 {
-				if _, err := own.Update(t.Context(), fmt.Sprint("user", i), name, nil, new(float64(n))); err != nil {
+				if _, err := own.Update(t.Context(), fmt.Sprint("user", i), name, nil, new(float64(n)), nil); err != nil {
 					t.Error(err)
 				}
 			}
@@ -145,7 +155,7 @@ func TestTuning_KeepsWhatItHasWhenAVersionCannotBeRead(t *testing.T) {
 	t.Parallel()
 	k := newKept()
 	a := tuned(k)
-	must(a.Update(t.Context(), "ann", "binpack", nil, new(3.0)))(t)
+	must(a.Update(t.Context(), "ann", "binpack", nil, new(3.0), nil))(t)
 	k.text[nameOf(2)] = "{"
 	if err := a.Refresh(t.Context()); err == nil {
 		t.Error("no error")

@@ -30,6 +30,7 @@ func (w *World) setNode(n *api.Node, now time.Time) bool {
 	}
 	w.shareTexts(view)
 	w.nodes[n.ID], w.catalog = view, nil
+	w.applyLoad(n.ID)
 	w.recount(n.ID)
 	w.touch(now)
 	return true
@@ -72,6 +73,7 @@ func (w *World) dropNodes(keep map[string]bool, now time.Time) []string {
 		gone = append(gone, id)
 		delete(w.nodes, id)
 		delete(w.usage, id)
+		delete(w.loads, id)
 		w.follow.stale[id] = true
 		return true
 	})

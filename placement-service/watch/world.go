@@ -120,6 +120,7 @@ type World struct {
 	// Of allocations with devices, since this process began to follow them:
 	placed, left int64
 	follow       followed
+	loads        map[string]*reading // by node, where an engine looks at them
 	pins         pinned
 }
 
@@ -135,6 +136,7 @@ func NewWorld() *World {
 	return &World{
 		nodes: map[string]*nodeView{}, allocs: map[string]*Alloc{}, jobs: map[JobKey]map[string]*Alloc{},
 		byNode: map[string]map[string]*Alloc{}, failed: map[JobKey]map[string]bool{}, usage: map[string]*nodeUsage{}, texts: map[string]string{},
+		loads: map[string]*reading{},
 		ready: make(chan struct{}), changed: make(chan struct{}), follow: newFollowed(),
 		pins: pinned{jobs: map[JobKey]pinsOf{}, cards: map[pin]int{}},
 	}
@@ -193,7 +195,7 @@ func (w *World) engineNode(id string, taken Taken) engine.Node {
 }
 
 func (w *World) nodeTaken(id string, taken Taken) engine.Node {
-	n := w.nodes[id].engine
+	n := w.withLoad(w.nodes[id].engine)
 	use, here := w.usage[id], taken[id]
 	if len(here) == 0 && (use == nil || len(use.units) == 0) {
 		if use != nil {

@@ -30,6 +30,7 @@ type Cluster struct {
 
 	mu     sync.Mutex
 	faults map[string]Fault
+	stats  map[string]*api.HostStats // of nodes of which they were set
 	allocs map[string]*alloc
 	due    queue
 	order  int
@@ -68,7 +69,7 @@ func (q *queue) Pop() any {
 
 // NewCluster makes a cluster that tells up what happens.
 func NewCluster(up client.Uplink, c clock.Clock, log hclog.Logger) *Cluster {
-	return &Cluster{up: up, clock: c, log: log, wake: make(chan struct{}, 1), faults: map[string]Fault{}, allocs: map[string]*alloc{}}
+	return &Cluster{up: up, clock: c, log: log, wake: make(chan struct{}, 1), faults: map[string]Fault{}, stats: map[string]*api.HostStats{}, allocs: map[string]*alloc{}}
 }
 
 // SetFault sets what goes wrong on a node; the zero Fault is a node that works.
@@ -80,6 +81,13 @@ func (c *Cluster) SetFault(nodeID string, f Fault) {
 	if was.Silent && !f.Silent {
 		c.retell(nodeID)
 	}
+}
+
+// SetStats sets what a node measures of itself; it must not be changed afterwards.
+func (c *Cluster) SetStats(nodeID string, s *api.HostStats) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stats[nodeID] = s
 }
 
 // retell says again what a silent node did not tell.

@@ -64,8 +64,13 @@ func (h Host) AllocStats(string, string) (*api.AllocResourceUsage, error) {
 	}, nil
 }
 
-// HostStats has no readings.
+// HostStats is what was set; otherwise there are no readings.
 func (h Host) HostStats() (*api.HostStats, error) {
+	h.cluster.mu.Lock()
+	defer h.cluster.mu.Unlock()
+	if s := h.cluster.stats[h.nodeID]; s != nil {
+		return s, nil
+	}
 	return &api.HostStats{Memory: &api.HostMemoryStats{}}, nil
 }
 
