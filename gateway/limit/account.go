@@ -100,15 +100,15 @@ func (a *account) turn(now time.Time) {
 	}
 }
 
-// take takes what a request needs, all or nothing. alone is 0, or the number of instances when the store cannot be
-// asked: then each lets through its share.
-func (a *account) take(now time.Time, need amounts, alone int64) (verdict, Kind) {
+// take takes what a request needs, all or nothing. One that has not waited leaves what was granted to those who have. alone
+// is 0, or the number of instances when the store cannot be asked: then each lets through its share.
+func (a *account) take(now time.Time, need amounts, waited bool, alone int64) (verdict, Kind) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.turn(now)
 	worst, of := granted, Requests
 	for k := range kinds {
-		if a.caps[k] < 0 || need[k] <= a.spare[k] || need[k] == 0 {
+		if a.caps[k] < 0 || need[k] <= a.free(now, k, waited) || need[k] == 0 {
 			continue
 		}
 		v := ask
@@ -129,10 +129,21 @@ func (a *account) take(now time.Time, need amounts, alone int64) (verdict, Kind)
 			if a.caps[k] >= 0 { // a share is taken beside what is held
 				a.spare[k] = max(a.spare[k]-need[k], min(a.spare[k], 0))
 			}
+			if waited {
+				a.promised[k] = max(0, a.promised[k]-need[k])
+			}
 		}
 		a.count(now.Unix(), need, 1)
 	}
 	return worst, of
+}
+
+// free is how much of what is held a request may take.
+func (a *account) free(now time.Time, k Kind, waited bool) int64 {
+	if waited || !now.Before(a.promise) {
+		return a.spare[k]
+	}
+	return a.spare[k] - a.promised[k]
 }
 
 // count counts what a request takes, or with a sign of -1 gives back.
@@ -233,33 +244,49 @@ func (a *account) settle(now time.Time, r *Reservation, used amounts) {
 	}
 }
 
-// undo gives all of a reservation back, which was of no use since another limit said no.
-func (a *account) undo(r *Reservation, alone int64) {
+// undo gives all of a reservation back, which was of no use since another limit said no. It is kept for a request that asks
+// again.
+func (a *account) undo(now time.Time, r *Reservation, again bool, alone int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range kinds {
-		if a.caps[k] >= 0 && alone == 0 {
-			a.spare[k] += r.need[k]
+		if a.caps[k] < 0 || alone > 0 {
+			continue
+		}
+		a.spare[k] += r.need[k]
+		if again {
+			a.keepFor(now, k, r.need[k])
 		}
 	}
 	a.count(r.second, r.need, -1)
 }
 
 // wish notes what a request waits for, and keeps for it what there is.
-func (a *account) wish(now time.Time, need amounts) {
+func (a *account) wish(now time.Time, need amounts, waited bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range kinds {
 		switch {
 		case a.caps[k] < 0:
-		case need[k] > a.spare[k]:
+		case need[k] > a.free(now, k, waited):
 			a.want[k] += need[k]
 		default:
-			a.promised[k] += need[k]
+			a.keepFor(now, k, need[k])
 		}
 	}
-	a.promise = now.Add(promiseFor)
 	a.tell()
+}
+
+// keepFor keeps something for those who wait.
+func (a *account) keepFor(now time.Time, k Kind, n int64) {
+	if n <= 0 {
+		return
+	}
+	if !now.Before(a.promise) {
+		a.promised = amounts{}
+	}
+	a.promised[k] += n
+	a.promise = now.Add(promiseFor)
 }
 
 const (
@@ -356,7 +383,7 @@ func (a *account) foresee(now time.Time, k Kind) int64 {
 }
 
 // absorb takes the answer to a report. What was used meanwhile came from what the report kept.
-func (a *account) absorb(r report, got answer) {
+func (a *account) absorb(now time.Time, r report, got answer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.sent, a.answered = nil, true
@@ -365,14 +392,14 @@ func (a *account) absorb(r report, got answer) {
 		a.until = time.Time{} // the limit was changed meanwhile: what it gave is void
 		return
 	}
-	a.until, a.promise = r.now.Add(holdFor-margin), r.now.Add(promiseFor)
+	a.until = r.now.Add(holdFor - margin)
 	for k := range kinds {
 		more := got.held[k] - r.keep[k]
 		if k.budget() && r.month != a.month {
 			more = 0
 		}
 		a.spare[k] += more
-		a.promised[k] += min(more, r.want[k])
+		a.keepFor(now, k, min(more, r.want[k]))
 		a.thirst[k] = time.UnixMilli(got.thirst[k]).Add(thirstFor)
 		if more < r.want[k] {
 			a.dry[k] = r.now.Add(syncEvery)

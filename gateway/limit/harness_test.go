@@ -147,7 +147,7 @@ func (i *instance) reserve(a Ask) (*Reservation, *Refusal) {
 		if i.away.Load() {
 			alone = i.peers.Load()
 		}
-		refusal, asks := i.try(r, a, alone)
+		refusal, asks := i.try(r, a, try > 1, alone)
 		switch {
 		case refusal == nil:
 			return r, nil

@@ -117,7 +117,7 @@ func (l *Limiter) Reserve(ctx context.Context, a Ask) (*Reservation, *Refusal) {
 		if l.away.Load() || late {
 			alone = l.peers.Load()
 		}
-		refusal, asks := l.try(r, a, alone)
+		refusal, asks := l.try(r, a, try > 1, alone)
 		if refusal == nil {
 			return r, nil
 		}
@@ -155,14 +155,14 @@ func (l *Limiter) refuse(r *Refusal) *Refusal {
 
 // try takes from each limit. When some say no, it gives back and tells which is the tightest; asks says that the store
 // may have more.
-func (l *Limiter) try(r *Reservation, a Ask, alone int64) (refusal *Refusal, asks bool) {
+func (l *Limiter) try(r *Reservation, a Ask, waited bool, alone int64) (refusal *Refusal, asks bool) {
 	now := l.clock.Now()
 	r.second, r.month = now.Unix(), store.MonthOf(now)
 	var said [mostLimits]verdict
 	var of [mostLimits]Kind
 	worst := granted
 	for i, acct := range r.accounts[:r.count] {
-		said[i], of[i] = acct.take(now, r.need, alone)
+		said[i], of[i] = acct.take(now, r.need, waited, alone)
 		worst = max(worst, said[i])
 	}
 	if worst == granted {
@@ -171,10 +171,10 @@ func (l *Limiter) try(r *Reservation, a Ask, alone int64) (refusal *Refusal, ask
 	for i, acct := range r.accounts[:r.count] {
 		switch said[i] {
 		case granted:
-			acct.undo(r, alone)
+			acct.undo(now, r, worst == ask, alone)
 		case ask:
 			if worst == ask {
-				acct.wish(now, r.need)
+				acct.wish(now, r.need, waited)
 			}
 		}
 		if said[i] != worst {

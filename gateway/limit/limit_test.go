@@ -1,14 +1,20 @@
 package limit
 
 import (
+	"context"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/heteroflow/heteroflow/internal/clock"
 	"github.com/heteroflow/heteroflow/internal/store"
 )
 
@@ -474,4 +480,44 @@ func TestSettle_AMillionRequestsLeaveNothingBehind(t *testing.T) {
 			t.Errorf("%d accounts have something to tell", len(g.listed))
 		}
 	}
+}
+
+// A burst far below the limit is let through: what is granted to a request that waited is not taken by one that has just come.
+func TestReserve_ABurstFarBelowTheLimit(t *testing.T) {
+	t.Parallel()
+	plenty := int64(1e12)
+	m := newMemory(of(store.ScopeKey, "k1", store.Caps{RequestsPerMinute: &plenty, TokensPerMinute: &plenty, Concurrency: &plenty}))
+	l := New(busy{m}, "gateway", clock.NewFake(epoch), hclog.NewNullLogger(), NewMetrics(prometheus.NewRegistry()))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- l.Run(ctx) }()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	for l.Err() != nil {
+		l.await(ctx)
+	}
+	var group sync.WaitGroup
+	for range 100 {
+		group.Go(func() {
+			for range 5 { // all of them run at once in the end
+				if _, refusal := l.Reserve(ctx, ann(100, 200)); refusal != nil {
+					t.Error(refusal.Message())
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// busy is a store that takes its time: whoever wants to run meanwhile runs.
+type busy struct{ *memory }
+
+func (b busy) ChangeAllowances(ctx context.Context, ids []string, change func(*store.Allowance) error) error {
+	for range 200 {
+		runtime.Gosched()
+	}
+	return b.memory.ChangeAllowances(ctx, ids, change)
 }

@@ -196,7 +196,7 @@ func (l *Limiter) tell(ctx context.Context, now time.Time, list []*account) erro
 	}
 	for _, acct := range list {
 		if got, ok := answers[acct.id]; ok {
-			acct.absorb(reports[acct.id], got)
+			acct.absorb(l.clock.Now(), reports[acct.id], got)
 		}
 	}
 	return nil
