@@ -181,20 +181,9 @@ func reserveAnyway(ctx context.Context, q *sqlgen.Queries, rooms []Reservation) 
 	})
 	change := deltas{}
 	for _, r := range rooms {
-		if r.Replaces != "" {
-			old, err := replace(ctx, q, r)
-			if err != nil {
-				return err
-			}
-			change.add(old, -1)
-		}
-		if err := insertReservation(ctx, q, r, Reserved); err != nil {
+		if err := insertRoom(ctx, q, r, change); err != nil {
 			return err
 		}
-		if err := insertClaims(ctx, q, r.ID, r.Claims); err != nil {
-			return err
-		}
-		change.add(r.Claims, 1)
 	}
 	return change.force(ctx, q)
 }

@@ -38,6 +38,17 @@ func (s *Store) preparedReservation(r Reservation) (Reservation, error) {
 // reserve is Reserve inside a transaction.
 func reserve(ctx context.Context, q *sqlgen.Queries, r Reservation) error {
 	change := deltas{}
+	if err := insertRoom(ctx, q, r, change); err != nil {
+		return err
+	}
+	if err := change.take(ctx, q); err != nil {
+		return err
+	}
+	return alone(ctx, q, r)
+}
+
+// insertRoom writes a reservation in the place of the one that it replaces, and notes what that changes of pools.
+func insertRoom(ctx context.Context, q *sqlgen.Queries, r Reservation, change deltas) error {
 	if r.Replaces != "" {
 		old, err := replace(ctx, q, r)
 		if err != nil {
@@ -52,10 +63,7 @@ func reserve(ctx context.Context, q *sqlgen.Queries, r Reservation) error {
 		return err
 	}
 	change.add(r.Claims, 1)
-	if err := change.take(ctx, q); err != nil {
-		return err
-	}
-	return alone(ctx, q, r)
+	return nil
 }
 
 // alone refuses a reservation that would be beside a stranger. The pools are locked by then: who comes at the same time
